@@ -4,8 +4,6 @@ A command stays on its wires, stable, from ``valid`` until the unit's ``take``
 (see docs/chip.md).  Widths that depend on the preset are functions of Params.
 """
 
-from __future__ import annotations
-
 from amaranth.lib import data, enum
 
 from golden.fixed.numbers import VEC

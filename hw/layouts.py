@@ -184,3 +184,23 @@ class LoadBus(data.Struct):
 def vector(p: Params, width: int = VEC.width) -> data.ArrayLayout:
     """A vector register: ``lanes`` raw words."""
     return data.ArrayLayout(width, p.lanes)
+
+
+class MxBlock(data.Struct):
+    """One MXFP8 operand block: E4M3 codes and the E8M0 scale code."""
+
+    codes: data.ArrayLayout(8, 32)  # type: ignore[valid-type]
+    scale: 8
+
+
+EXPERT_BITS = 5
+EXPERT_WEIGHT_BITS = 19  # UNIT's fraction, up to 2 * routed_scaling_factor
+MANTISSA_BITS = 19  # of recip and rsqrt, 18 fraction bits
+SLOT_FILE = data.ArrayLayout(MxBlock, SLOTS)
+PICKED = data.ArrayLayout(EXPERT_BITS, 2)
+PICKED_WEIGHTS = data.ArrayLayout(EXPERT_WEIGHT_BITS, 2)
+
+
+def registers(p: Params) -> data.ArrayLayout:
+    """All T registers."""
+    return data.ArrayLayout(vector(p), T_REGS)

@@ -19,8 +19,8 @@ def mix_scores(candidates: Sequence[torch.Tensor], weight: torch.Tensor, proj: t
 
 def mix(candidates: Sequence[torch.Tensor], weight: torch.Tensor, proj: torch.Tensor, eps: float) -> torch.Tensor:
     """softmax(s)-weighted sum of the *raw* candidates, oldest first, the running prefix last; [..., d]."""
-    a = torch.softmax(mix_scores(candidates, weight, proj, eps), dim=-1)
-    out = a[..., 0:1] * candidates[0]
-    for i, v in enumerate(candidates[1:], start=1):
-        out = torch.addcmul(out, a[..., i : i + 1], v)
+    a = torch.softmax(mix_scores(candidates, weight, proj, eps), dim=-1).split(1, -1)
+    out = a[0] * candidates[0]
+    for a_i, v in zip(a[1:], candidates[1:], strict=True):
+        out = torch.addcmul(out, a_i, v)
     return out

@@ -177,8 +177,8 @@ class KimiDeltaAttention(nn.Module):
         qkv, f_a, b_raw, *g_raw = wide.split([3 * h * dk, dk, h] + [h * dk] * full_rank, -1)
         taps = torch.cat([self.q_conv1d.weight, self.k_conv1d.weight, self.v_conv1d.weight])[:, 0]
         streams = causal_conv_silu(qkv, taps).view(b, t, 3, h, dk).permute(2, 0, 3, 1, 4)  # [3, B, H, T, dk]
-        qk = l2_normalise(streams[:2], self.cfg.l2_norm_eps)
-        q, k, v = qk[0] * dk**-0.5, qk[1], streams[2]
+        q, k, v = streams.unbind(0)
+        q, k = l2_normalise(q, self.cfg.l2_norm_eps) * dk**-0.5, l2_normalise(k, self.cfg.l2_norm_eps)
         beta = torch.sigmoid(b_raw).transpose(1, 2)
         g = self._decay(num.matmul(num.act(f_a), self.f_b_proj.weight)).transpose(1, 2)
         pad = -t % CHUNK  # padding after the end changes nothing before it

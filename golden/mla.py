@@ -155,6 +155,6 @@ class MultiHeadLatentAttention(nn.Module):
         keys = torch.cat([c, k_r], -1).unsqueeze(1).expand(-1, self.heads, -1, -1)
         # values are the keys too, so that all head sizes agree; the rope part of the result is dropped
         attended = F.scaled_dot_product_attention(q, keys, keys, is_causal=True, scale=self.scale)
-        context = num.act(attended[..., : self.cfg.kv_lora_rank])
-        value = (context @ w_v.mT).transpose(1, 2).flatten(-2)
+        context, _ = attended.split([self.cfg.kv_lora_rank, self.rope], -1)
+        value = (num.act(context) @ w_v.mT).transpose(1, 2).flatten(-2)
         return self._output(value, x, num, scope)

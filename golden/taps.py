@@ -36,7 +36,7 @@ class Recorder:
         """Keep a copy; a name seen twice in one run is a mistake in the model."""
         if name in self.values:
             raise ValueError(f"tap {name!r} recorded twice")
-        self.values[name] = np.array(value)
+        self.values[name] = np.asarray(value).copy()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,340 @@
+"""Train nano-k3 with quantisation in the loop; seeded, resumable, one core.
+
+``python -m golden.train --minutes 65`` writes, under the output folder:
+``log.txt`` (progress), ``latest.safetensors`` (newest weights, replaced
+atomically every few minutes), ``resume.pt`` (everything needed to go on) and
+``final.safetensors``.  Give ``--steps`` instead of ``--minutes`` for a run that
+does not depend on the machine's speed.
+
+Optimisers (model.md): Per-Head Muon takes the orthogonalised update on each
+head's slice of an attention projection by itself, and on every other matrix as a
+whole; AdamW takes embeddings, head, norms and vectors.  Quantile Balancing moves
+the router biases; no gradient flows into them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import math
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+from golden.config import ModelConfig, load_preset
+from golden.data import TOKENIZER_PATH, encode, load_corpus, load_tokenizer, token_bytes
+from golden.model import NanoK3, init_weights
+from golden.moe import LatentMoe, quantile_bias
+
+
+@dataclass
+class Settings:
+    """One training run; rates are peak values, multiplied by the schedule."""
+
+    seed: int = 1
+    batch: int = 16  # windows per step
+    window: int = 256  # tokens per window
+    muon_rate: float = 0.012  # spectral size of one update
+    adam_rate: float = 4e-3
+    muon_decay: float = 0.05  # decoupled weight decay, times the rate
+    adam_decay: float = 0.02
+    warmup: float = 0.01  # share of the run
+    float_share: float = 0.10  # share of the run before quantisation is switched on
+    cooldown: float = 0.5  # share of the run over which the rate falls to zero
+    balance_rate: float = 0.02
+    clip: float = 1.0
+
+
+def schedule(progress: float, s: Settings) -> float:
+    """Warm up, stay, then fall to zero (WSD): the factor on both rates at ``progress`` in 0..1."""
+    up = min(1.0, progress / s.warmup) if s.warmup else 1.0
+    down = min(1.0, (1.0 - progress) / s.cooldown) if s.cooldown else 1.0
+    return max(0.0, min(up, down))
+
+
+# ---------------------------------------------------------------- Per-Head Muon
+
+
+def head_slices(name: str, shape: tuple[int, ...], cfg: ModelConfig) -> tuple[int, int]:
+    """(axis, count): how a matrix is cut into heads for Muon; count 1 means it is taken whole.
+
+    Rows belong to heads in every projection that makes heads, columns in the output projection.
+    """
+    match = re.search(r"layers\.(\d+)\.self_attn\.(\w+)\.weight$", name)
+    if not match:
+        return 0, 1
+    heads = cfg.kda_num_heads if cfg.is_kda(int(match[1])) else cfg.num_attention_heads
+    if match[2] == "o_proj":
+        return 1, heads
+    per_head = ("q_proj", "k_proj", "v_proj", "g_proj", "f_b_proj", "g_b_proj", "q_b_proj", "kv_b_proj")
+    return 0, heads if match[2] in per_head else 1
+
+
+def orthogonalise(g: torch.Tensor, steps: int = 5) -> torch.Tensor:
+    """Newton-Schulz towards U V^T for a stack [n, rows, cols] (quintic coefficients of Muon)."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    wide = g.shape[-2] <= g.shape[-1]
+    x = g if wide else g.mT
+    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x if wide else x.mT
+
+
+class Muon:
+    """Nesterov momentum, orthogonalised per slice; slices of equal shape are worked on as one stack."""
+
+    def __init__(self, named: list[tuple[str, torch.nn.Parameter]], cfg: ModelConfig, momentum: float = 0.95) -> None:
+        self.momentum = momentum
+        groups: dict[tuple[int, int], list[tuple[torch.nn.Parameter, int, int]]] = defaultdict(list)
+        for name, p in named:
+            axis, count = head_slices(name, tuple(p.shape), cfg)
+            rows, cols = p.shape
+            shape = (rows // count, cols) if axis == 0 else (rows, cols // count)
+            groups[shape].append((p, axis, count))
+        self.groups = list(groups.values())
+        self.buffers = [torch.zeros_like(self._stack(g, grad=False)) for g in self.groups]
+
+    @staticmethod
+    def _stack(group: list[tuple[torch.nn.Parameter, int, int]], grad: bool) -> torch.Tensor:
+        parts = []
+        for p, axis, count in group:
+            value = p.grad if grad else p.detach()
+            assert value is not None
+            parts.extend(value.chunk(count, axis))
+        return torch.stack(parts)
+
+    @torch.no_grad()
+    def step(self, rate: float, decay: float) -> None:
+        """One update: w -= rate * (sqrt(max(1, rows/cols)) * orthogonal + decay * w)."""
+        for group, buffer in zip(self.groups, self.buffers, strict=True):
+            g = self._stack(group, grad=True)
+            buffer.lerp_(g, 1 - self.momentum)
+            update = orthogonalise(g.lerp(buffer, self.momentum))
+            update = update * max(1.0, update.shape[-2] / update.shape[-1]) ** 0.5
+            at = 0
+            for p, axis, count in group:
+                p.mul_(1 - rate * decay)
+                p.sub_(torch.cat(list(update[at : at + count]), axis), alpha=rate)
+                at += count
+
+    def state_dict(self) -> dict[str, Any]:
+        """Momentum buffers, in group order."""
+        return {"buffers": self.buffers}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the momentum of an earlier run of the same model."""
+        for mine, other in zip(self.buffers, state["buffers"], strict=True):
+            mine.copy_(other)
+
+
+def split_parameters(model: NanoK3) -> tuple[list[tuple[str, torch.nn.Parameter]], list[torch.nn.Parameter]]:
+    """(matrices for Muon, by name; everything for AdamW: embeddings, head, router, norms, vectors)."""
+    muon, adam = [], []
+    for name, p in model.named_parameters():
+        vector = p.ndim != 2 or min(p.shape) < 8  # norms, convolutions, mixing vectors, beta's few rows
+        if vector or name.startswith(("model.embed_tokens", "lm_head")) or name.endswith("moe.gate.weight"):
+            adam.append(p)
+        else:
+            muon.append((name, p))
+    return muon, adam
+
+
+# ---------------------------------------------------------------- the run
+
+
+def batches(tokens: np.ndarray, s: Settings, start: int) -> Iterator[torch.Tensor]:
+    """Endless [batch, window + 1] token windows at random offsets; step n's batch depends on seed and n only."""
+    step = start
+    while True:
+        rng = np.random.default_rng([s.seed, step])
+        at = rng.integers(0, len(tokens) - s.window - 1, s.batch)
+        yield torch.from_numpy(np.stack([tokens[a : a + s.window + 1] for a in at]))
+        step += 1
+
+
+def save_state(model: NanoK3, path: Path, note: dict[str, str]) -> None:
+    """Weights as float32 safetensors, replaced atomically so that a reader never sees half a file."""
+    state = {k: v.detach().float().contiguous().clone() for k, v in model.state_dict().items()}
+    temporary = path.with_suffix(".tmp")
+    save_file(state, str(temporary), metadata=note)
+    os.replace(temporary, path)
+
+
+def keep_memory() -> None:
+    """Ask glibc not to return big buffers to the system: fresh pages cost more than the arithmetic."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(-3, 1 << 25)  # M_MMAP_THRESHOLD, at its allowed maximum
+        libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
+
+
+class Trainer:
+    """Model, optimisers and progress of one run in one output folder."""
+
+    def __init__(self, cfg: ModelConfig, s: Settings, tokens: np.ndarray, bytes_per_token: float, out: Path) -> None:
+        self.s, self.tokens, self.bytes_per_token, self.out = s, tokens, bytes_per_token, out
+        torch.manual_seed(s.seed)
+        self.model = init_weights(NanoK3(cfg), s.seed)
+        muon, adam = split_parameters(self.model)
+        self.muon = Muon(muon, cfg)
+        self.adam = torch.optim.AdamW(adam, lr=s.adam_rate, betas=(0.9, 0.95), weight_decay=s.adam_decay, foreach=True)
+        self.moes = [m for m in self.model.modules() if isinstance(m, LatentMoe)]
+        self.step = 0
+        self.spent = 0.0  # seconds of training, over all sittings
+
+    def update(self, batch: torch.Tensor, progress: float) -> float:
+        """One optimiser step; returns the loss in nats per token."""
+        s = self.s
+        factor = schedule(progress, s)
+        quantise = progress >= s.float_share
+        logits = self.model(batch[:, :-1], self.model.numerics(quantise))
+        loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), s.clip, foreach=True)
+        self.muon.step(s.muon_rate * factor, s.muon_decay)
+        for group in self.adam.param_groups:
+            group["lr"] = s.adam_rate * factor
+        self.adam.step()
+        self.model.zero_grad(set_to_none=True)
+        self.balance(factor)
+        return loss.item()
+
+    @torch.no_grad()
+    def balance(self, factor: float) -> None:
+        """Quantile Balancing of every router, on a fixed share of the batch's tokens (it is only a quantile)."""
+        for moe in self.moes:
+            assert moe.last_scores is not None
+            bias = moe.gate.e_score_correction_bias
+            top_k = moe.cfg.num_experts_per_token
+            bias.copy_(quantile_bias(moe.last_scores[::4], bias, top_k, self.s.balance_rate * max(factor, 0.1)))
+
+    def imbalance(self) -> float:
+        """Largest expert load over the fair share, worst layer of the last batch."""
+        worst = 0.0
+        for moe in self.moes:
+            assert moe.last_scores is not None
+            biased = moe.last_scores + moe.gate.e_score_correction_bias
+            picks = biased.topk(moe.cfg.num_experts_per_token, -1).indices
+            load = torch.bincount(picks.flatten(), minlength=moe.cfg.num_experts).float()
+            worst = max(worst, float(load.max() / load.mean()))
+        return worst
+
+    def note(self) -> dict[str, str]:
+        """What a saved file says about itself."""
+        return {"preset": self.model.cfg.name, "step": str(self.step), "settings": json.dumps(asdict(self.s))}
+
+    def save(self) -> None:
+        """Weights for readers and everything needed to resume."""
+        save_state(self.model, self.out / "latest.safetensors", self.note())
+        state = {
+            "model": self.model.state_dict(), "muon": self.muon.state_dict(), "adam": self.adam.state_dict(),
+            "step": self.step, "spent": self.spent, "settings": asdict(self.s),
+        }
+        temporary = self.out / "resume.tmp"
+        torch.save(state, temporary)
+        os.replace(temporary, self.out / "resume.pt")
+
+    def resume(self) -> bool:
+        """Go on from resume.pt if it is there; refuses one made with other settings."""
+        path = self.out / "resume.pt"
+        if not path.is_file():
+            return False
+        state = torch.load(path, weights_only=True)
+        if state["settings"] != asdict(self.s):
+            raise SystemExit(f"{path} was made with other settings: remove it or give another --out")
+        self.model.load_state_dict(state["model"])
+        self.muon.load_state_dict(state["muon"])
+        self.adam.load_state_dict(state["adam"])
+        self.step, self.spent = state["step"], state["spent"]
+        return True
+
+    def run(self, minutes: float | None, steps: int | None, save_every: float = 120.0, log_every: int = 50) -> None:
+        """Train to the budget; interruption (Ctrl-C) saves and stops."""
+        log = (self.out / "log.txt").open("a")
+
+        def say(line: str) -> None:
+            print(line, flush=True)
+            log.write(line + "\n")
+            log.flush()
+
+        started, before, saved = time.monotonic(), self.spent, time.monotonic()
+        losses: list[float] = []
+        mark, mark_step = time.monotonic(), self.step
+        source = batches(self.tokens, self.s, self.step)
+        try:
+            while True:
+                self.spent = before + time.monotonic() - started
+                progress = self.step / steps if steps else self.spent / (60.0 * (minutes or 1.0))
+                if progress >= 1.0:
+                    break
+                losses.append(self.update(next(source), progress))
+                self.step += 1
+                if not math.isfinite(losses[-1]):
+                    raise SystemExit(f"loss is not finite at step {self.step}: resume from the last save with a lower rate")
+                if self.step % log_every == 0:
+                    now = time.monotonic()
+                    rate = (self.step - mark_step) * self.s.batch * self.s.window / (now - mark)
+                    mean = sum(losses) / len(losses)
+                    left = self.spent / max(progress, 1e-9) * (1 - progress)
+                    say(
+                        f"step {self.step} {progress:6.1%} loss {mean:.4f} bpb {mean / math.log(2) / self.bytes_per_token:.4f}"
+                        f" {'quant' if progress >= self.s.float_share else 'float'} rate x{schedule(progress, self.s):.3f}"
+                        f" imbalance {self.imbalance():.2f} {rate:,.0f} tokens/s eta {left / 60:.1f} min"
+                    )
+                    losses, mark, mark_step = [], now, self.step
+                if time.monotonic() - saved > save_every:
+                    self.save()
+                    saved = time.monotonic()
+        except KeyboardInterrupt:
+            self.save()
+            say(f"interrupted at step {self.step}; run again with --resume")
+            return
+        self.save()
+        save_state(self.model, self.out / "final.safetensors", self.note())
+        say(f"done: {self.step} steps, {self.spent / 60:.1f} min")
+
+
+def main() -> None:
+    """Command line; every Settings field is an option."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="nano-k3")
+    parser.add_argument("--minutes", type=float, help="stop after this much training time (default 65)")
+    parser.add_argument("--steps", type=int, help="stop after this many steps instead")
+    parser.add_argument("--out", type=Path, default=Path("build/train"))
+    parser.add_argument("--resume", action="store_true", help="go on from resume.pt in the output folder")
+    parser.add_argument("--threads", type=int, default=1)
+    for name, value in asdict(Settings()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    args = parser.parse_args()
+    keep_memory()
+    torch.set_num_threads(args.threads)
+    torch.set_flush_denormal(True)
+    cfg, _ = load_preset(args.preset)
+    tokenizer = load_tokenizer(TOKENIZER_PATH)
+    tokens = encode(tokenizer, load_corpus().train)
+    lengths = np.array([len(b) for b in token_bytes(tokenizer)])
+    args.out.mkdir(parents=True, exist_ok=True)
+    settings = Settings(**{k: getattr(args, k) for k in asdict(Settings())})
+    trainer = Trainer(cfg, settings, tokens, float(lengths[tokens].mean()), args.out)
+    if args.resume:
+        trainer.resume()
+    minutes = args.minutes if args.minutes or args.steps else 65.0
+    trainer.run(minutes, args.steps)
+
+
+if __name__ == "__main__":
+    main()

@@ -36,7 +36,9 @@ class Quadratic:
         return round_shift(c[..., 0] + round_shift(slope * dx, self.dx_bits), GUARD)
 
 
-def build(name: str, f: Callable[[float], float], edges: list[tuple[float, float]], dx_bits: int, out_frac: int) -> Quadratic:
+def build(
+    name: str, f: Callable[[float], float], edges: list[tuple[float, float]], dx_bits: int, out_frac: int
+) -> Quadratic:
     """Fit f on each (left, width) of ``edges``."""
     scale = 2.0 ** (out_frac + GUARD)
     rows = []
@@ -68,7 +70,8 @@ def sigmoid(x: Ints) -> Ints:
     a = np.abs(ints(x))
     inside = np.minimum(a, (16 << 14) - 1)
     low, mid = inside < (4 << 14), inside < (8 << 14)
-    index = np.where(low, inside >> 10, np.where(mid, 64 + ((inside - (4 << 14)) >> 11), 96 + ((inside - (8 << 14)) >> 13)))
+    upper = np.where(mid, 64 + ((inside - (4 << 14)) >> 11), 96 + ((inside - (8 << 14)) >> 13))
+    index = np.where(low, inside >> 10, upper)
     dx = np.where(low, (inside & 1023) << 3, np.where(mid, (inside & 2047) << 2, inside & 8191))
     one = 1 << SIG.frac
     y = np.where(a >= (16 << 14), one, np.minimum(SIGMOID(index, dx), one))
@@ -107,9 +110,9 @@ RECIP = build("recip", lambda m: 1.0 / m, [(1 + i / 64, 1 / 64) for i in range(6
 
 
 def recip(v: Ints) -> tuple[Ints, Ints]:
-    """1/v of an integer v >= 1 as (mantissa, p): 1/v = mantissa * 2**-(18 + p), p = floor(log2 v), mantissa * 2**-18 in (0.5, 1].
+    """1/v of an integer v >= 1 as (mantissa, p): 1/v = mantissa * 2**-(18 + p), p = floor(log2 v).
 
-    v * 2**-p is truncated to 18 fraction bits.
+    mantissa * 2**-18 is in (0.5, 1]; v * 2**-p is truncated to 18 fraction bits.
     """
     v = ints(v)
     p = floor_log2(v)

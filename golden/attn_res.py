@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 
 
-def mix_scores(candidates: Sequence[torch.Tensor], weight: torch.Tensor, proj: torch.Tensor, eps: float) -> torch.Tensor:
+def mix_scores(
+    candidates: Sequence[torch.Tensor], weight: torch.Tensor, proj: torch.Tensor, eps: float
+) -> torch.Tensor:
     """s_i = p . rms(v_i, w) for candidates [..., d], weight [d], proj [d] -> [..., n].
 
     Written as (v_i . (p w)) / sqrt(mean(v_i^2) + eps): the normalised vector is never formed.

@@ -130,7 +130,8 @@ def load_preset(name_or_path: str | Path) -> tuple[ModelConfig, dict[str, Any]]:
     if path.suffix not in (".yaml", ".yml"):
         path = PRESET_DIR / f"{name_or_path}.yaml"
         if not path.is_file():
-            raise ConfigError(f"unknown preset {str(name_or_path)!r}: use one of {', '.join(preset_names())} or a .yaml path")
+            known = ", ".join(preset_names())
+            raise ConfigError(f"unknown preset {str(name_or_path)!r}: use one of {known} or a .yaml path")
     try:
         data = yaml.safe_load(path.read_text())
     except OSError as e:
@@ -154,7 +155,7 @@ def model_from_dict(section: dict[str, Any], name: str) -> ModelConfig:
     ]
     if missing:
         raise ConfigError(f"{name}: model key {missing[0]!r} is missing")
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items()}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items()}
     for key, value in values.items():
         _check_type(name, key, str(known[key].type), value)
     return ModelConfig(name=name, **values)

@@ -42,7 +42,8 @@ def docstrings(source: str) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in old modules
         tree = ast.parse(source)
-    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    nodes = [n for n in ast.walk(tree) if isinstance(n, documented)]
     nodes.sort(key=lambda n: getattr(n, "lineno", 0))
     return [doc for n in nodes if (doc := ast.get_docstring(n))]
 
@@ -136,8 +137,8 @@ def _byte_of_symbol() -> dict[str, int]:
 def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
     """The bytes each token id stands for."""
     table = _byte_of_symbol()
-    symbols = [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())]
-    return [bytes(table[c] for c in s) for s in symbols]
+    ids = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return [bytes(table[c] for c in symbol) for symbol, _ in ids]
 
 
 def main() -> None:

@@ -46,7 +46,9 @@ class HeldOut:
         return int(self.scored.sum())
 
 
-def held_out_windows(tokens: np.ndarray, pieces: Sequence[bytes], window: int = WINDOW, limit: int | None = None) -> HeldOut:
+def held_out_windows(
+    tokens: np.ndarray, pieces: Sequence[bytes], window: int = WINDOW, limit: int | None = None
+) -> HeldOut:
     """Cut tokens into whole windows; ``limit`` keeps that many, spread evenly over the text."""
     count = len(tokens) // window
     if count == 0:

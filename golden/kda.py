@@ -70,7 +70,8 @@ def kda_chunked(
     k_last = (k * torch.exp(last - total) * beta).mT
     state = q.new_zeros(n, dk, v.shape[-1])
     out = []
-    for own, w_i, qu, sc, en, le, kl in zip(*(x.unbind(1) for x in (u_own, w, q_up, scores, enter, leave, k_last)), strict=True):
+    by_chunk = (x.unbind(1) for x in (u_own, w, q_up, scores, enter, leave, k_last))
+    for own, w_i, qu, sc, en, le, kl in zip(*by_chunk, strict=True):
         entered = en * state
         u = torch.baddbmm(own, w_i, entered, alpha=-1)
         out.append(torch.baddbmm(sc @ u, qu, entered))
@@ -146,7 +147,8 @@ class KimiDeltaAttention(nn.Module):
         new: KdaState = {}
         streams = {}
         for name in ("q", "k", "v"):
-            raw = num.matmul(x, self.get_submodule(f"{name}_proj").weight)
+            proj: nn.Linear = getattr(self, f"{name}_proj")
+            raw = num.matmul(x, proj.weight)
             conv: ShortConv = getattr(self, f"{name}_conv1d")
             y, new[name] = conv.step(raw, state[name])
             streams[name] = y.unflatten(-1, (self.heads, self.dim))
@@ -169,11 +171,11 @@ class KimiDeltaAttention(nn.Module):
         """Whole windows from a zero state: x [B, T, d] (rounded) -> [B, T, d]."""
         b, t, _ = x.shape
         h, dk = self.heads, self.dim
-        names = ["q_proj", "k_proj", "v_proj", "f_a_proj", "b_proj"]
         full_rank = self.cfg.kda_gate_rank is None
-        weights = [num.weight(self.get_submodule(n).weight) for n in names + ["g_proj"] * full_rank]
+        sharing = [self.q_proj, self.k_proj, self.v_proj, self.f_a_proj, self.b_proj]
+        sharing += [self.g_proj] if full_rank else []
         # one wide product for everything that shares the input
-        wide = F.linear(x, torch.cat(weights))
+        wide = F.linear(x, torch.cat([num.weight(proj.weight) for proj in sharing]))
         qkv, f_a, b_raw, *g_raw = wide.split([3 * h * dk, dk, h] + [h * dk] * full_rank, -1)
         taps = torch.cat([self.q_conv1d.weight, self.k_conv1d.weight, self.v_conv1d.weight])[:, 0]
         streams = causal_conv_silu(qkv, taps).view(b, t, 3, h, dk).permute(2, 0, 3, 1, 4)  # [3, B, H, T, dk]

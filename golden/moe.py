@@ -163,12 +163,11 @@ class LatentMoe(nn.Module):
 
     def _stacked(self, num: Numerics) -> tuple[torch.Tensor, torch.Tensor]:
         """All experts' matrices, rounded: [w1; w3] as [E, 2 width, latent] and w2 as [E, latent, width]."""
-        gate_up = torch.stack([w for e in self.experts for w in (e.w1.weight, e.w3.weight)])
+        experts: list[Expert] = list(self.experts)  # type: ignore[arg-type]
+        gate_up = torch.stack([w for e in experts for w in (e.w1.weight, e.w3.weight)])
         gate_up = gate_up.view(self.cfg.num_experts, 2 * self.cfg.moe_intermediate_size, -1)
-        down = torch.stack([e.w2.weight for e in self.experts])
-        if not num.quantise:
-            return gate_up, down
-        return num._round(gate_up), num._round(down)
+        down = torch.stack([e.w2.weight for e in experts])
+        return num.rounded(gate_up), num.rounded(down)
 
     def _experts(self, z: torch.Tensor, experts: torch.Tensor, num: Numerics) -> torch.Tensor:
         """Each token's picked experts: z [N, latent] (rounded), experts [N, k] -> [N, k, latent]."""
@@ -181,7 +180,7 @@ class LatentMoe(nn.Module):
         out: torch.Tensor = _Collect.apply(y.flatten(0, 1), slots)  # type: ignore[no-untyped-call]
         return out
 
-    def _expert_naive(self, z: torch.Tensor, experts: torch.Tensor, num: Numerics, scope: str) -> torch.Tensor:
+    def _experts_naive(self, z: torch.Tensor, experts: torch.Tensor, num: Numerics) -> torch.Tensor:
         """The same, one token and one expert at a time: z [B, latent], experts [B, k] -> [B, k, latent]."""
         rows = []
         for row, picks in zip(z, experts.tolist(), strict=True):
@@ -213,7 +212,7 @@ class LatentMoe(nn.Module):
             z = num.matmul(flat, self.routed_expert_down_proj.weight)
             num.record(f"{scope}.z", z.view(*lead, -1))
             z = num.act(z)
-        outs = self._expert_naive(z, experts, num, scope) if naive else self._experts(z, experts, num)
+        outs = self._experts_naive(z, experts, num) if naive else self._experts(z, experts, num)
         num.record(f"{scope}.expert_out", outs.view(*lead, *outs.shape[1:]))
         u = (outs * weights.unsqueeze(-1)).sum(1)
         num.record(f"{scope}.routed", u.view(*lead, -1))

@@ -41,15 +41,16 @@ class Numerics:
 
     def weight(self, w: torch.Tensor) -> torch.Tensor:
         """A stored matrix [out, fan-in]: MXFP4 (or int4) along the fan-in."""
-        if not self.quantise:
-            return w
-        if torch.is_grad_enabled() and w.requires_grad:
-            return self._round(w)
+        if not self.quantise or (torch.is_grad_enabled() and w.requires_grad):
+            return self.rounded(w)
         if id(w) not in self._kept:
-            self._kept[id(w)] = (w, self._round(w))  # holding w keeps its id from being reused
+            self._kept[id(w)] = (w, self.rounded(w))  # holding w keeps its id from being reused
         return self._kept[id(w)][1]
 
-    def _round(self, w: torch.Tensor) -> torch.Tensor:
+    def rounded(self, w: torch.Tensor) -> torch.Tensor:
+        """Like ``weight``, for a matrix put together for this call only (never kept)."""
+        if not self.quantise:
+            return w
         return mx_quantise(w, "mxfp4") if self.weight_format == "mxfp4" else int4_quantise(w)
 
     def matmul(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -35,7 +35,8 @@ def test_encoding_rounds_as_ml_dtypes_on_boundaries_and_noise(fmt):
     positive = positive[~np.isnan(positive)]
     # float32, because ml_dtypes rounds float64 to float32 first
     middles = ((positive[1:] + positive[:-1]) / 2).astype(np.float32)
-    near = np.concatenate([middles, np.nextafter(middles, np.float32(0)), np.nextafter(middles, np.float32(1e9)), positive])
+    below, above = (np.nextafter(middles, np.float32(end)) for end in (0, 1e9))
+    near = np.concatenate([middles, below, above, positive])
     noise = np.random.default_rng(1).normal(size=4000) * np.exp2(np.random.default_rng(2).integers(-11, 10, 4000))
     x = np.concatenate([near, -near, noise]).astype(np.float32)
     clamped = np.clip(x, -fmt.max_value, fmt.max_value)  # ml_dtypes overflows E4M3 to NaN

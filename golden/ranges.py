@@ -66,7 +66,7 @@ def main() -> None:
         print(f"{name:28s} max {largest:12.5f}  rms {rms:10.5f}")
     for name, p in model.named_parameters():
         if p.ndim != 2 or "res_proj" in name:
-            print(f"{name:60s} max {float(p.abs().max()):10.5f}")
+            print(f"{name:60s} max {float(p.detach().abs().max()):10.5f}")
 
 
 if __name__ == "__main__":

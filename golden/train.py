@@ -241,7 +241,8 @@ class Trainer:
         left = self.spent / max(progress, 1e-9) * (1 - progress) / 60
         return (
             f"step {self.step} {progress:6.1%} loss {loss:.4f} bpb {bpb:.4f} {mode}"
-            f" rate x{schedule(progress, self.s):.3f} imbalance {self.imbalance():.2f} {tokens_per_s:,.0f} tokens/s eta {left:.1f} min"
+            f" rate x{schedule(progress, self.s):.3f} imbalance {self.imbalance():.2f}"
+            f" {tokens_per_s:,.0f} tokens/s eta {left:.1f} min"
         )
 
     def note(self) -> dict[str, str]:

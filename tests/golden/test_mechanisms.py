@@ -2,10 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from golden import attn_res, kda, mla, moe, norm, situ
+from golden import attn_res, formats, kda, mla, moe, norm, situ
 from golden.config import ConfigError, load_preset, model_from_dict
 from golden.numerics import Numerics
 
@@ -264,6 +265,26 @@ def test_row_exponents_undo_w_kvb_scales():
     elements = w_k / factor.unsqueeze(-1)
     top = torch.exp2(torch.floor(torch.log2(elements.abs().max())) - 2)
     assert set((elements.abs() / top).unique().tolist()) <= {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0}
+
+
+def test_quantised_absorbed_query_from_stored_codes():
+    """The hardware's order, from the checkpoint's codes: row scales into q, MXFP8, elements, one common scale."""
+    module, num = small_mla(), Numerics(True)
+    rows = module.kv_b_proj.weight.detach().numpy()[:32]
+    codes, scales = formats.mx_encode(rows, formats.E2M1)
+    elements, exponent = formats.decode_element(codes, formats.E2M1), scales[:, 0].astype(int) - 127
+    q = torch.randn(1, 1, 32, generator=torch.Generator().manual_seed(8), dtype=F64)
+    qs = q[0, 0].numpy() * np.exp2(exponent - exponent.max())
+    qs = formats.mx_decode(*formats.mx_encode(qs, formats.E4M3), formats.E4M3)
+    want = np.exp2(exponent.max()) * (qs @ elements)
+    got = module.absorbed_query(q, module.kv_b(num)[0], num)
+    close(got[0, 0].detach(), want)
+
+
+def test_unquantised_absorbed_query_is_the_plain_product():
+    module, num = small_mla(), Numerics()
+    q = torch.randn(3, 1, 32, generator=torch.Generator().manual_seed(8), dtype=F64)
+    close(module.absorbed_query(q, module.kv_b(num)[0], num).detach(), (q @ module.kv_b_proj.weight[:32]).detach())
 
 
 def test_ungated_mla_ignores_the_gate_and_direct_q_has_no_norm():

@@ -69,7 +69,7 @@ def locate(directory: Path | str | None = None) -> Library:
 @lru_cache(maxsize=8)
 def cell_areas(liberty: Path) -> dict[str, float]:
     """Area in um2 of every cell of a Liberty file."""
-    areas = {}
+    areas: dict[str, float] = {}
     cell = None
     for line in liberty.read_text().splitlines():
         if match := re.match(r'\s*cell\s*\(\s*"?(\w+)"?\s*\)', line):

@@ -84,7 +84,7 @@ class Norm(enum.Enum, shape=2):
 
     NONE = 0
     RMS = 1  # over the vector or per 32-wide segment
-    L2 = 2  # per 32-wide segment, sum in place of mean
+    L2 = 2  # per 32-wide segment, sum in place of mean, result KEY (17 fraction bits) in one rounding
     DIVIDE = 3  # by the MLA softmax sum (source C)
 
 
@@ -106,11 +106,12 @@ class Out(enum.Enum, shape=2):
 
 
 class Eps(enum.Enum, shape=2):
-    """Which epsilon a norm adds: config's rms_norm_eps, mla_norm_eps, l2_norm_eps."""
+    """Which epsilon a norm adds: config's rms_norm_eps, mla_norm_eps, l2_norm_eps, rms_norm_eps * head_dim."""
 
     RMS = 0
     MLA = 1
     L2 = 2
+    HEAD = 3  # KDA's head norm: its input comes without q's head_dim^-0.5
 
 
 class VectorCommand(data.Struct):
@@ -125,7 +126,7 @@ class VectorCommand(data.Struct):
     whole: 1  # norm over all segments (hidden state) rather than per segment
     eps: Eps
     weight: 1  # multiply by constant word ``const``
-    weight_frac: 5  # fraction bits of that constant (CONST 12, QSCALE 16, ROWSCALE 14)
+    weight_frac: 5  # fraction bits of that constant (CONST 12, ROWSCALE 14)
     gate: 1  # multiply by the SIG vector in T(gate_reg)
     gate_reg: REG_BITS
     out: Out

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from golden.fixed.mx import BLOCK, E8M0_BIAS, MxMatrix
-from golden.fixed.numbers import CONST, QSCALE, ROWSCALE, Ints, to_fixed
+from golden.fixed.numbers import CONST, ROWSCALE, Ints
 from golden.fixed.weights import ChipWeights, FfnWeights, KdaWeights, LayerWeights
 from hw.layouts import Combine, Dest, Eps, Func, KdaOp, Norm, Out, Source, Space, VectorOp
 from hw.params import HEAD, Params
@@ -334,11 +334,7 @@ class Compiler:
         b.matmul(f"{scope}.k", lambda w: at(w).k, width, hidden, 0, Func.CONV, Dest.T1, const=conv("k"))
         b.flow(f"{scope}.k", Source.T1, Out.KDA_K, segments=heads, norm=Norm.L2, eps=Eps.L2)
         b.matmul(f"{scope}.q", lambda w: at(w).q, width, hidden, 0, Func.CONV, Dest.T2, const=conv("q"))
-        q_scale = b.constant(f"{scope}.q_scale", lambda w: to_fixed(np.full(width, HEAD**-0.5), QSCALE))
-        b.flow(
-            f"{scope}.q", Source.T2, Out.KDA_Q, segments=heads, norm=Norm.L2, eps=Eps.L2,
-            weight=q_scale, weight_frac=QSCALE.frac,
-        )  # fmt: skip
+        b.flow(f"{scope}.q", Source.T2, Out.KDA_Q, segments=heads, norm=Norm.L2, eps=Eps.L2)
         gate_words = b.place(Space.LANE, groups, f"{scope}.decay", lambda w: self._decay_words(at(w)))
         b.matmul(f"{scope}.f_b", lambda w: at(w).f_b, width, 1, 2, Func.DECAY, Dest.T3, const=gate_words)
         kda = {"KDA_K", "KDA_Q", *b.lanes("T3", 0, width)}
@@ -352,7 +348,17 @@ class Compiler:
         b.matmul(f"{scope}.g", lambda w: at(w).g, width, hidden, 0, Func.GATE, Dest.T2)
         score = self._scores(f"{scope}.mlp", mix)
         o_norm = b.constant(f"{scope}.o_norm", lambda w: at(w).o_norm)
-        b.flow(f"{scope}.o", Source.O, Out.SLOTS, segments=heads, slot=4, norm=Norm.RMS, weight=o_norm, gate=2)
+        b.flow(
+            f"{scope}.o",
+            Source.O,
+            Out.SLOTS,
+            segments=heads,
+            slot=4,
+            norm=Norm.RMS,
+            eps=Eps.HEAD,
+            weight=o_norm,
+            gate=2,
+        )
         b.matmul(f"{scope}.o", lambda w: at(w).o, p.model.hidden_size, heads, 4, Func.LINEAR, dest)
         return score
 

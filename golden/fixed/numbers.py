@@ -47,23 +47,22 @@ VEC = Fixed("vec", 24, 13)  # residual stream, block snapshots, array results, c
 NRM = Fixed("nrm", 24, 16)  # normalised vectors, gated products, KDA read-out; +-128
 SIG = Fixed("sig", 21, 20, signed=False)  # sigmoid outputs: gates, router scores; 0..1 inclusive
 UNIT = Fixed("unit", 17, 16, signed=False)  # decay alpha, beta, softmax weights, expert weights; 0..1 inclusive
-KEY = Fixed("key", 18, 16)  # L2-normalised q and k of KDA; +-2
-STATE = Fixed("state", 24, 17)  # KDA state in memory; +-64
-READ = Fixed("read", 20, 13)  # decayed state as the k.S and q.S products see it; +-64
+KEY = Fixed("key", 18, 17)  # L2-normalised q and k of KDA; +-1
+STATE = Fixed("state", 24, 19)  # KDA state in memory; +-16
+READ = Fixed("read", 20, 15)  # decayed state as the k.S and q.S products see it; +-16
 CACHE = Fixed("cache", 16, 11)  # MLA latent and shared key in the cache; +-16
-QUERY = Fixed("query", 16, 9)  # MLA absorbed query and q_rope; +-64
+QUERY = Fixed("query", 16, 11)  # MLA absorbed query and q_rope; +-16
 SCORE = Fixed("score", 24, 14)  # attention and residual-mix scores in units of log2; +-512
 CTX = Fixed("ctx", 24, 17)  # MLA context before the division by the softmax sum; +-64
 CONST = Fixed("const", 16, 12)  # norm weights, conv taps, residual-mix projections; +-8
 RATE = Fixed("rate", 16, 11, signed=False)  # exp(A_log) of the KDA gate, clipped below 32
 DTB = Fixed("dtb", 16, 11)  # dt_bias of the KDA gate; +-16
 BIAS = Fixed("bias", 16, 14)  # router correction bias; +-2
-QSCALE = Fixed("qscale", 16, 16)  # the constant 32**-0.5 on KDA's q (32**-0.5 < 0.5)
 ROWSCALE = Fixed("rowscale", 16, 14)  # 2**(s_r - max s) of W_kvb's key rows; 1.0 is 16384
 
 FORMATS = {
     f.name: f
-    for f in (VEC, NRM, SIG, UNIT, KEY, STATE, READ, CACHE, QUERY, SCORE, CTX, CONST, RATE, DTB, BIAS, QSCALE, ROWSCALE)
+    for f in (VEC, NRM, SIG, UNIT, KEY, STATE, READ, CACHE, QUERY, SCORE, CTX, CONST, RATE, DTB, BIAS, ROWSCALE)
 }
 
 SATURATIONS: Counter[str] = Counter()

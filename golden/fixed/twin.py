@@ -20,7 +20,6 @@ from golden.fixed.numbers import (
     CONST,
     KEY,
     NRM,
-    QSCALE,
     QUERY,
     ROWSCALE,
     SCORE,
@@ -33,7 +32,6 @@ from golden.fixed.numbers import (
     ints,
     round_shift,
     saturate,
-    to_fixed,
     to_float,
 )
 from golden.fixed.weights import ChipWeights, FfnWeights, KdaWeights, LayerWeights, MlaWeights, MoeWeights
@@ -62,7 +60,6 @@ class Twin:
         self.cfg = cfg
         self.weights = weights
         self.tap = tap
-        self.q_scale = to_fixed(cfg.kda_head_dim**-0.5, QSCALE)
         self.factor = mla.score_factor(cfg.qk_nope_head_dim, cfg.qk_rope_head_dim)
 
     def init_state(self, batch: int = 1) -> TwinState:
@@ -137,9 +134,7 @@ class Twin:
         c = self.cfg
         shape = (-1, c.kda_num_heads, c.kda_head_dim)
         conv = {n: self.convolution(w, n, matvec(getattr(w, n), x), state, index, scope) for n in "qkv"}
-        unit = {n: vector.normalise(conv[n].reshape(shape), VEC, c.l2_norm_eps, mean=False) for n in "qk"}
-        q = saturate(vector.scale(unit["q"], self.q_scale, QSCALE), KEY)
-        k = saturate(unit["k"], KEY)
+        q, k = (vector.l2(conv[n].reshape(shape), VEC, c.l2_norm_eps) for n in "qk")
         v = conv["v"].reshape(shape)
         f = matvec(w.f_b, quantise(matvec(w.f_a, x), VEC))
         alpha = lanes.decay(f, w.dt_bias, w.rate, c.gate_lower_bound).reshape(shape)
@@ -147,12 +142,15 @@ class Twin:
         result = kda.state_update(state.state[:, index], k, q, v, alpha, beta)
         state.state[:, index] = result.state
         gate = lanes.gate(matvec(w.g, x))
-        o = vector.normalise(result.o, NRM, c.rms_norm_eps)
+        o = vector.normalise(result.o, NRM, c.rms_norm_eps * c.kda_head_dim)  # q came without its head_dim^-0.5
         normed = vector.scale(o.reshape(o.shape[0], -1), w.o_norm, CONST)
         gated = vector.gated(normed, gate, NRM)
+        if self.tap is not None:
+            for name, value, fmt in (("q", q, KEY), ("o", result.o, NRM)):
+                self.tap(f"{scope}.{name}", to_float(value, fmt) * c.kda_head_dim**-0.5)
         for name, value, fmt in (
-            ("q", q, KEY), ("k", k, KEY), ("v", v, VEC), ("alpha", alpha, UNIT), ("beta", beta, UNIT),
-            ("o", result.o, NRM), ("gate", gate, SIG), ("gated", gated, NRM), ("state", result.state, STATE),
+            ("k", k, KEY), ("v", v, VEC), ("alpha", alpha, UNIT), ("beta", beta, UNIT),
+            ("gate", gate, SIG), ("gated", gated, NRM), ("state", result.state, STATE),
         ):  # fmt: skip
             self.record(f"{scope}.{name}", value, fmt)
         return matvec(w.o, quantise(gated, NRM))

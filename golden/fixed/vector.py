@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from golden.fixed.functions import exp2_neg, recip, rsqrt
-from golden.fixed.numbers import CONST, NRM, SCORE, SIG, UNIT, VEC, Fixed, Ints, ints, round_shift, saturate
+from golden.fixed.numbers import CONST, KEY, NRM, SCORE, SIG, UNIT, VEC, Fixed, Ints, ints, round_shift, saturate
 
 
 def inverse_norm(x: Ints, fmt: Fixed, eps: float, mean: bool) -> tuple[Ints, Ints]:
@@ -21,10 +21,15 @@ def inverse_norm(x: Ints, fmt: Fixed, eps: float, mean: bool) -> tuple[Ints, Int
     return rsqrt((x * x).sum(axis=-1) + eps_int, frac + (log_n if mean else 0))
 
 
-def normalise(x: Ints, fmt: Fixed, eps: float, mean: bool = True) -> Ints:
-    """x / sqrt(mean(x^2) + eps) (or the sum's root: L2) over the last axis as NRM."""
+def normalise(x: Ints, fmt: Fixed, eps: float, mean: bool = True, out: Fixed = NRM) -> Ints:
+    """x / sqrt(mean(x^2) + eps) (or the sum's root: L2) over the last axis as ``out``."""
     mantissa, k = inverse_norm(x, fmt, eps, mean)
-    return saturate(round_shift(x * mantissa[..., None], fmt.frac + 18 - NRM.frac + k[..., None]), NRM)
+    return saturate(round_shift(x * mantissa[..., None], fmt.frac + 18 - out.frac + k[..., None]), out)
+
+
+def l2(x: Ints, fmt: Fixed, eps: float) -> Ints:
+    """x / sqrt(sum(x^2) + eps) over the last axis as KEY, in one rounding."""
+    return normalise(x, fmt, eps, mean=False, out=KEY)
 
 
 def scale(x: Ints, weight: Ints, fmt: Fixed, out: Fixed = NRM, x_fmt: Fixed = NRM) -> Ints:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from golden.fixed.functions import exp2_neg, recip
-from golden.fixed.numbers import CACHE, CTX, NRM, QUERY, SCORE, UNIT, VEC, Ints, round_shift, saturate
+from golden.fixed.numbers import CACHE, CTX, NRM, QUERY, SCORE, VEC, Ints, round_shift, saturate
 
 SCALE_FRAC = 18
 
@@ -35,14 +35,20 @@ def scores(query: Ints, cache: Ints, factor: int) -> Ints:
     return saturate(round_shift(short * factor, SCALE_FRAC), SCORE)
 
 
-def context(s: Ints, latent: Ints) -> Ints:
-    """softmax(s) . c as NRM [..., heads, r]: s [..., heads, T] SCORE, latent [..., T, r] CACHE.
+def weigh(s: Ints, latent: Ints) -> tuple[Ints, Ints]:
+    """Softmax-weighted sum before its division: (CTX [..., heads, r], 1/m mantissa [..., heads], 18 fraction bits).
 
-    exp2 of (s - max) is UNIT; both sums are exact.  The sum is m * 2**p with m in
-    [1, 2): the context is shifted by p into CTX, then multiplied by 1/m.
+    s [..., heads, T] SCORE, latent [..., T, r] CACHE.  exp2 of (s - max) is UNIT; both
+    sums are exact.  The sum of exponentials is m * 2**p with m in [1, 2): the weighted sum is shifted by p into CTX.
     """
     e = exp2_neg((s.max(axis=-1, keepdims=True) - s) << (16 - SCORE.frac))
     mantissa, p = recip(e.sum(axis=-1))  # e is 1.0 at the maximum, so p >= 16
     total = (e[..., None] * latent[..., None, :, :]).sum(axis=-2)
-    shifted = saturate(round_shift(total, UNIT.frac + CACHE.frac - CTX.frac + p[..., None] - UNIT.frac), CTX)
+    shift = CACHE.frac - CTX.frac + p[..., None]
+    return saturate(round_shift(total, shift), CTX), mantissa
+
+
+def context(s: Ints, latent: Ints) -> Ints:
+    """softmax(s) . c as NRM [..., heads, r]: ``weigh``, then times 1/m (in the vector unit)."""
+    shifted, mantissa = weigh(s, latent)
     return saturate(round_shift(shifted * mantissa[..., None], CTX.frac + 18 - NRM.frac), NRM)

@@ -31,7 +31,7 @@ def multiply_add(m: Module, a: Value, b: Value, addend: Value | int, width: int,
         doubled = multiplicand << 1
         picked = (multiplicand & one.replicate(size + 1)) | (doubled & two.replicate(size + 1))[: size + 1]
         m.d.comb += row.eq(picked ^ high.replicate(size + 1))
-        # a negative row is inverted, and 1 is added at its end; its sign bit weighs -2**size: invert it and add a constant
+        # a negative row is inverted and 1 added at its end; the sign bit weighs -2**size: invert it, add a constant
         rows.append(Cat(Const(0, 2 * i), row[:-1], ~row[-1])[:width])
         negatives[2 * i] = high
         bias -= 1 << (size + 2 * i)

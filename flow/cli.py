@@ -1,0 +1,194 @@
+"""The command ``nanok3``: argument lists here, work in flow.commands (imported when needed)."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="nanok3",
+    help="An open accelerator that decodes a nano Kimi K3: golden model, RTL, synthesis.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Level(enum.StrEnum):
+    """Where a token sequence is decoded."""
+
+    FLOAT = "float"
+    TWIN = "twin"
+    RTL = "rtl"
+
+
+class Model(enum.StrEnum):
+    """Levels that need no simulator."""
+
+    FLOAT = "float"
+    TWIN = "twin"
+
+
+class Compared(enum.StrEnum):
+    """Levels that can be compared stage by stage."""
+
+    FLOAT = "float"
+    QUANTISED = "quantised"
+    TWIN = "twin"
+
+
+class Dtype(enum.StrEnum):
+    """Arithmetic of the float model."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+
+Config = Annotated[str | None, typer.Option("--config", help="Preset name or .yaml path (default nano-k3).")]
+Preset = Annotated[str, typer.Option("--config", help="Preset name or .yaml path.")]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", help="Checkpoint folder; without --config, its config.json is the model."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Tokens = Annotated[str, typer.Option("--tokens", help="Token ids, such as 5,17,300.")]
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="Text to continue.")],
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="How many tokens to make.")] = 32,
+    on: Annotated[Level, typer.Option("--on", help="float model, integer twin, or the chip in RTL simulation.")] = (
+        Level.TWIN
+    ),
+    config: Config = None,
+    checkpoint: Checkpoint = None,
+    quantise: Annotated[bool, typer.Option("--quantise", help="float only: MXFP4 matrices, MXFP8 inputs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Continue PROMPT greedily; the text made is printed on stdout.
+
+    JSON keys: text and token_ids (of the tokens made), cycles_per_token, tokens_per_second, counters (null unless rtl).
+    """
+    from flow.commands import generate as command
+
+    command.run(prompt, tokens, str(on), config, checkpoint, quantise, as_json)
+
+
+@app.command()
+def logits(
+    tokens: Tokens,
+    out: Annotated[Path, typer.Option("-o", "--out", help=".npz file to write.")],
+    checkpoint: Checkpoint = None,
+    config: Config = None,
+    on: Annotated[Model, typer.Option("--on", help="float model or integer twin.")] = Model.FLOAT,
+    dtype: Annotated[Dtype, typer.Option("--dtype", help="float only.")] = Dtype.FLOAT32,
+    quantise: Annotated[bool, typer.Option("--quantise", help="float only: MXFP4 matrices, MXFP8 inputs.")] = False,
+) -> None:
+    """Write logits [T, V] and trace [T, L, d] (the running prefix after each layer) of given tokens."""
+    from flow.commands import logits as command
+
+    command.write(tokens, out, str(on), config, checkpoint, str(dtype), quantise)
+
+
+@app.command()
+def compare(
+    left: Annotated[Compared, typer.Argument(help="The level that is trusted.")],
+    right: Annotated[Compared, typer.Argument(help="The level that is checked.")],
+    tokens: Tokens = "5,17,300,40,41,42,43,44",
+    config: Config = None,
+    checkpoint: Checkpoint = None,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", min=0.0, help="Allowed difference, as a share of the stage's RMS.")
+    ] = 0.0,
+    show_all: Annotated[bool, typer.Option("--all", help="Also the largest difference of every stage.")] = False,
+) -> None:
+    """Run two levels on the same tokens; print the first stage that differs and by how much (exit code 1)."""
+    from flow.commands import logits as command
+
+    raise typer.Exit(command.compare(str(left), str(right), tokens, config, checkpoint, tolerance, show_all))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def train(context: typer.Context) -> None:
+    """Train nano-k3 with quantisation in the loop; 'nanok3 train --help' lists the options."""
+    from flow.commands import training as command
+
+    command.train(context.args)
+
+
+@app.command()
+def export(
+    weights: Annotated[Path, typer.Argument(help="The trainer's .safetensors file.")],
+    folder: Annotated[Path, typer.Argument(help="Checkpoint folder to write.")],
+    config: Preset = "nano-k3",
+    tokenizer: Annotated[Path | None, typer.Option("--tokenizer", help="tokenizer.json (default: nano-k3's).")] = None,
+) -> None:
+    """Write trained weights as a checkpoint in the released layout, rounded to the chip's formats."""
+    from flow.commands import training as command
+
+    command.export(weights, folder, config, tokenizer)
+
+
+@app.command("eval")
+def evaluate(
+    config: Config = None,
+    checkpoint: Checkpoint = None,
+    windows: Annotated[
+        int | None,
+        typer.Option("--windows", min=1, help="Score this many windows, spread over the text (default all)."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Held-out bits per byte of float, quantised float and twin beside a 3-byte model and xz; 1 when a bar is missed."""
+    from flow.commands import training as command
+
+    raise typer.Exit(command.evaluate(config, checkpoint, windows, as_json))
+
+
+@app.command()
+def presets() -> None:
+    """List the presets that ship with the project."""
+    from flow.commands import presets as command
+
+    command.show()
+
+
+def main() -> None:
+    """Entry point: every refusal is one line on stderr; exit codes 2 (bad input), 1 (failure), 130 (Ctrl-C)."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; returns the exit code."""
+    from flow.commands.common import CommandError
+    from golden.config import ConfigError
+
+    try:
+        return app(args=arguments, prog_name="nanok3", standalone_mode=False) or 0
+    except typer.TyperException as e:
+        return _say(e.format_message(), 2)
+    except ConfigError as e:
+        return _say(str(e), 2)
+    except CommandError as e:
+        return _say(str(e), e.code)
+    except KeyboardInterrupt:
+        return _say("stopped", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _say(message: str, code: int) -> int:
+    if message:  # empty after the help that a bare "nanok3" prints
+        print(f"nanok3: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

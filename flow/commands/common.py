@@ -1,0 +1,94 @@
+"""Shared by the commands: refusals, the model a command works on, token lists, progress on stderr."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from golden.checkpoint import LoadedModel
+    from golden.config import ModelConfig
+
+console = Console(stderr=True, highlight=False)
+CHIP_POSITIONS = 256  # the longest context any chip has
+SEED = 0
+
+
+class CommandError(Exception):
+    """Ends a command with one line on stderr; ``code`` 2 is bad input, 1 a failure."""
+
+    def __init__(self, message: str, code: int = 2) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def load(config: str | None, checkpoint: Path | None) -> LoadedModel:
+    """The model of ``--config`` and ``--checkpoint``; nano-k3 when neither is given."""
+    from golden.checkpoint import load_preset_model
+
+    if config is None and checkpoint is None:
+        config = "nano-k3"
+    return load_preset_model(config, checkpoint, SEED)
+
+
+def announce(loaded: LoadedModel) -> None:
+    """Say where the weights are from, once the input has been found good."""
+    console.print(f"{loaded.cfg.name}: {loaded.source}", style="dim")
+
+
+def on_chip(loaded: LoadedModel) -> ModelConfig:
+    """The model as the twin decodes it: refused when no chip can be made of it, at most the chip's context."""
+    from hw.params import Params
+
+    cfg = dataclasses.replace(loaded.cfg, max_positions=min(loaded.cfg.max_positions, CHIP_POSITIONS))
+    Params(cfg, array_rows=8, mla_positions=1)  # the least demanding hardware
+    return cfg
+
+
+def check_tokens(tokens: list[int], cfg: ModelConfig, room: int = 0) -> list[int]:
+    """Refuse an empty list, ids that are not in the vocabulary and more than the context less ``room`` holds."""
+    if not tokens:
+        raise CommandError("give at least one token")
+    for token in tokens:
+        if not 0 <= token < cfg.vocab_size:
+            raise CommandError(f"token {token} is not in the vocabulary, 0 to {cfg.vocab_size - 1}")
+    if len(tokens) + room > cfg.max_positions:
+        more = f" and {room} more" if room else ""
+        raise CommandError(f"{len(tokens)} tokens{more} do not fit the context of {cfg.max_positions}")
+    return tokens
+
+
+def parse_tokens(text: str, cfg: ModelConfig) -> list[int]:
+    """Token ids of a comma-separated list."""
+    try:
+        tokens = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise CommandError(f"--tokens takes numbers with commas between, such as 5,17,300, not {text!r}") from None
+    return check_tokens(tokens, cfg)
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A temporary file beside ``path`` that takes its place when the block ends well."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+    except OSError as e:
+        raise CommandError(f"cannot write {path}: {e.strerror}") from None
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        os.replace(temporary, path)
+    except OSError as e:
+        raise CommandError(f"cannot write {path}: {e.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -145,7 +145,7 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Held-out bits per byte of float, quantised float and twin beside a 3-byte model and xz; 1 when a bar is missed."""
+    """Held-out bits per byte of float, quantised float and twin, beside a 3-byte model and xz; 1 if a bar is missed."""
     from flow.commands import training as command
 
     raise typer.Exit(command.evaluate(config, checkpoint, windows, as_json))

@@ -4,7 +4,7 @@
 idle core, twice that on a busy machine) and writes, under the output folder:
 ``log.txt`` (progress), ``latest.safetensors`` (newest weights, replaced
 atomically every few minutes), ``resume.pt`` (everything needed to go on) and
-``final.safetensors``.  Steps do not depend on the machine's speed; ``--minutes``
+``final.safetensors``, and at the end ``checkpoint`` (released layout).  Steps do not depend on the machine's speed; ``--minutes``
 fits the schedule into a time instead, so its result does.
 
 Optimisers (model.md): Per-Head Muon takes the orthogonalised update on each
@@ -34,10 +34,13 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
+from golden.checkpoint import export
 from golden.config import ModelConfig, load_preset
 from golden.data import TOKENIZER_PATH, encode, load_corpus, load_tokenizer, token_bytes
 from golden.model import NanoK3, init_weights
 from golden.moe import LatentMoe, quantile_bias
+
+FINAL = "final.safetensors"
 
 
 @dataclass
@@ -274,8 +277,8 @@ class Trainer:
         self.step, self.spent = state["step"], state["spent"]
         return True
 
-    def run(self, minutes: float | None, steps: int | None, save_every: float = 120.0, log_every: int = 50) -> None:
-        """Train to the budget; interruption (Ctrl-C) saves and stops."""
+    def run(self, minutes: float | None, steps: int | None, save_every: float = 120.0, log_every: int = 50) -> bool:
+        """Train to the budget, True when it is spent; interruption (Ctrl-C) saves and stops."""
         log = (self.out / "log.txt").open("a")
 
         def say(line: str) -> None:
@@ -308,15 +311,17 @@ class Trainer:
         except KeyboardInterrupt:
             self.save()
             say(f"interrupted at step {self.step}; run again with --resume")
-            return
+            return False
         self.save()
-        save_state(self.model, self.out / "final.safetensors", self.note())
+        save_state(self.model, self.out / FINAL, self.note())
         say(f"done: {self.step} steps, {self.spent / 60:.1f} min")
+        return True
 
 
-def main() -> None:
-    """Command line; every Settings field is an option."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: list[str] | None = None, prog: str | None = None) -> None:
+    """Command line; every Settings field is an option.  A finished run is written as a checkpoint too."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__, formatter_class=raw)
     parser.add_argument("--preset", default="nano-k3")
     parser.add_argument("--minutes", type=float, help="stop after this much training time")
     parser.add_argument("--steps", type=int, help="stop after this many steps (default 5000)")
@@ -325,7 +330,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     for name, value in asdict(Settings()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     keep_memory()
     torch.set_num_threads(args.threads)
     torch.set_flush_denormal(True)
@@ -338,7 +343,9 @@ def main() -> None:
     trainer = Trainer(cfg, settings, tokens, float(lengths[tokens].mean()), args.out)
     if args.resume:
         trainer.resume()
-    trainer.run(args.minutes, args.steps or (None if args.minutes else 5000))
+    if trainer.run(args.minutes, args.steps or (None if args.minutes else 5000)):
+        export(args.out / FINAL, args.out / "checkpoint", args.preset, TOKENIZER_PATH)
+        print(f"checkpoint: {args.out / 'checkpoint'}")
 
 
 if __name__ == "__main__":

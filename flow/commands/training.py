@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +27,7 @@ def train(arguments: Sequence[str]) -> None:
     """Hand over to golden.train's own command line (its options, its progress, its resume)."""
     from golden import train as trainer
 
-    sys.argv = ["nanok3 train", *arguments]
-    trainer.main()
+    trainer.main(list(arguments), prog="nanok3 train")
 
 
 def export(weights: Path, folder: Path, config: str, tokenizer: Path | None) -> None:

@@ -4,8 +4,9 @@
 idle core, twice that on a busy machine) and writes, under the output folder:
 ``log.txt`` (progress), ``latest.safetensors`` (newest weights, replaced
 atomically every few minutes), ``resume.pt`` (everything needed to go on) and
-``final.safetensors``, and at the end ``checkpoint`` (released layout).  Steps do not depend on the machine's speed; ``--minutes``
-fits the schedule into a time instead, so its result does.
+``final.safetensors``, and at the end ``checkpoint`` (released layout).  Steps do
+not depend on the machine's speed; ``--minutes`` fits the schedule into a time
+instead, so its result does.
 
 Optimisers (model.md): Per-Head Muon takes the orthogonalised update on each
 head's slice of an attention projection by itself, and on every other matrix as a

@@ -11,7 +11,7 @@ WIDTH = 32
 
 
 class Counters(wiring.Component):
-    """32-bit counters of a run; all stop for good when ``cycles`` is at its greatest value (43 s at 100 MHz).
+    """Counters of a run; all stop for good when ``cycles`` is at its greatest value (after 43 s at 100 MHz).
 
     So the busy, stalled and idle cycles of every unit always sum to ``cycles``.
 
@@ -20,12 +20,12 @@ class Counters(wiring.Component):
     clear: the run starts in the next cycle. running: count. restart, position_end, token_out, token_stall: the token
     loop's strobes. busy, stalled, idle: the units' strobes.
     cycles, tokens, positions, token_stalls: totals. last_cycles: from the cycle after a position's restart to its
-    end, for the last one completed. units: busy, stalled, idle of each unit.
+    end, for the last one completed (saturates). units: busy, stalled, idle of each unit.
     """
 
-    def __init__(self, units: Sequence[str]) -> None:
+    def __init__(self, units: Sequence[str], width: int = WIDTH) -> None:
         several = len(units)
-        kinds = data.StructLayout({"busy": WIDTH, "stalled": WIDTH, "idle": WIDTH})
+        kinds = data.StructLayout({"busy": width, "stalled": width, "idle": width})
         super().__init__(
             {
                 "clear": In(1),
@@ -37,11 +37,11 @@ class Counters(wiring.Component):
                 "busy": In(several),
                 "stalled": In(several),
                 "idle": In(several),
-                "cycles": Out(WIDTH),
-                "tokens": Out(WIDTH),
-                "positions": Out(WIDTH),
-                "token_stalls": Out(WIDTH),
-                "last_cycles": Out(WIDTH),
+                "cycles": Out(width),
+                "tokens": Out(width),
+                "positions": Out(width),
+                "token_stalls": Out(width),
+                "last_cycles": Out(width),
                 "units": Out(data.ArrayLayout(kinds, several)),
             }
         )
@@ -64,7 +64,7 @@ class Counters(wiring.Component):
         for unit in range(len(self.busy)):
             for kind in ("busy", "stalled", "idle"):
                 count(getattr(self.units[unit], kind), getattr(self, kind)[unit])
-        since = Signal(WIDTH, reset_less=True)
+        since = Signal.like(self.cycles, reset_less=True)
         m.d.sync += since.eq(Mux(self.restart, 1, since + ~since.all()))
         with m.If(self.clear):
             m.d.sync += self.last_cycles.eq(0)

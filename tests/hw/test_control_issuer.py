@@ -100,6 +100,7 @@ def test_unit_with_head_steps_only():
     simulate(steps, [1, 0, 1, 1], 1)
 
 
+@pytest.mark.filterwarnings("ignore::amaranth.hdl.UnusedElaboratable")
 def test_refused_programs():
     wait = Step({"number": 0, "other": 0}, {"vector": 1}, False, "first")
     with pytest.raises(ValueError, match="never ends: array at first"):

@@ -57,9 +57,6 @@ class Issuer(wiring.Component):
         self._body = body_length(steps)
         self._counts = count_layout(lengths)
         self._waits = [u for u in lengths if any(step.need.get(u, 0) for step in steps)]
-        unknown = {u for step in steps for u in step.need} - set(lengths)
-        if unknown:
-            raise ValueError(f"{unit} waits for unknown units: {', '.join(sorted(unknown))}")
         super().__init__(
             {
                 "restart": In(1),
@@ -194,6 +191,10 @@ class Sequencer(wiring.Component):
 
 def check_reachable(programs: Mapping[str, Sequence[Step]]) -> None:
     """Refuse programs that can never end: with and without the head, every command's needs must come true."""
+    for unit, steps in programs.items():
+        unknown = {u for step in steps for u in step.need} - set(programs)
+        if unknown:
+            raise ValueError(f"{unit} waits for unknown units: {', '.join(sorted(unknown))}")
     for skip in (False, True):
         todo = {u: list(steps[: body_length(steps)] if skip else steps) for u, steps in programs.items()}
         done = dict.fromkeys(programs, 0)

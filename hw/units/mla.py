@@ -207,9 +207,7 @@ class MlaScorer(wiring.Component):
         self.groups = (HEAD + ROPE) // block(p)
         self.bits = partial_bits(p)
         self.factor = score_factor(p.model.qk_nope_head_dim, p.model.qk_rope_head_dim)
-        super().__init__(
-            {"partial": In(data.ArrayLayout(self.bits, self.groups)), "score": Out(signed(SCORE.width))}
-        )
+        super().__init__({"partial": In(data.ArrayLayout(self.bits, self.groups)), "score": Out(signed(SCORE.width))})
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
@@ -410,9 +408,7 @@ class MlaEngine(wiring.Component):
             ]
             with m.If(self.score):
                 m.d.sync += maximum.eq(_maximum(m, [*best, largest], f"largest_{h}"))
-        m.submodules.scores = memory = Sram(
-            max(2, self.p.model.max_positions // self.positions), SCORE.width * count
-        )
+        m.submodules.scores = memory = Sram(max(2, self.p.model.max_positions // self.positions), SCORE.width * count)
         m.d.comb += [
             memory.en.eq(self.score | self.weigh),
             memory.we.eq(self.score),

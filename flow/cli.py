@@ -18,6 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+INTERRUPTED = 130  # what typer returns after Ctrl-C, too
+
 
 class Level(enum.StrEnum):
     """Where a token sequence is decoded."""
@@ -170,7 +172,8 @@ def run(arguments: list[str]) -> int:
     from golden.config import ConfigError
 
     try:
-        return app(args=arguments, prog_name="nanok3", standalone_mode=False) or 0
+        code: int = app(args=arguments, prog_name="nanok3", standalone_mode=False) or 0
+        return code if code != INTERRUPTED else _say("stopped", code)
     except typer.TyperException as e:
         return _say(e.format_message(), 2)
     except ConfigError as e:
@@ -178,7 +181,7 @@ def run(arguments: list[str]) -> int:
     except CommandError as e:
         return _say(str(e), e.code)
     except KeyboardInterrupt:
-        return _say("stopped", 130)
+        return _say("stopped", INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

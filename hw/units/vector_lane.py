@@ -3,12 +3,11 @@
 from enum import IntEnum
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Signal, Value, signed
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.fixed.numbers import CONST, SIG, VEC
-from hw.arith.basic import saturate
 from hw.arith.multiply import multiply_add
 from hw.layouts import T_REGS
 from hw.units.quantiser import ZEROS_BITS, encode, magnitude
@@ -148,16 +147,29 @@ class VectorTile(wiring.Component):
         return multiply_add(m, a, factor, addend, TOTAL_BITS, name=f"total{i}")
 
     def _rounded(self, m: Module, total: Signal, name: str) -> Signal:
-        """The total shifted right (a half is in it already) and saturated."""
+        """The total shifted right (a half is in it already) and saturated.
+
+        Overflow is found beside the shifter, from runs of equal bits at the top of the total.
+        """
+        width, top = VEC.width, TOTAL_BITS - 1
+        fits: list[Value] = []  # with shift i, bits from width - 1 + 1 + 4 * i on are equal
+        for i in range(1 << SHIFT_BITS):
+            high = total[min(width + SHIFT_STEP * i, top) :]
+            fits.append(high.all() | ~high.any())
+        over = Signal(name=f"{name}_over")
+        m.d.comb += over.eq(one_hot(self.half, [~fit for fit in fits])[0])
         stage: Value = total >> 1
         for i in reversed(range(SHIFT_BITS)):
-            shifted = Signal(signed(TOTAL_BITS - 1), name=f"{name}_shift{i}")
+            shifted = Signal(signed(width + SHIFT_STEP * ((1 << i) - 1)), name=f"{name}_shift{i}")
             with m.If(self.shift[i]):
                 m.d.comb += shifted.eq(stage >> (SHIFT_STEP << i))
             with m.Else():
                 m.d.comb += shifted.eq(stage)
             stage = shifted
-        return saturate(m, stage, VEC, name=f"{name}_z")
+        z = Signal(signed(width), name=f"{name}_z")
+        extreme = Cat((~total[top]).replicate(width - 1), total[top])
+        m.d.comb += z.eq(Mux(over, extreme, stage))
+        return z
 
 
 def one_hot(select: Value, values: list[Value]) -> Value:

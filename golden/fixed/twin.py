@@ -75,10 +75,10 @@ class Twin:
             ),
         )
 
-    def record(self, name: str, value: Ints, fmt: Fixed | None = None) -> None:
-        """Show a stage boundary to the tap, as real values."""
+    def record(self, name: str, value: Ints, fmt: Fixed | None = None, factor: float = 1.0) -> None:
+        """Show a stage boundary to the tap, as real values (times a factor that the chip leaves out)."""
         if self.tap is not None:
-            self.tap(name, to_float(value, fmt) if fmt else value)
+            self.tap(name, to_float(value, fmt) * factor if fmt else value)
 
     def step(self, tokens: Ints, state: TwinState) -> Ints:
         """One token per sequence: tokens [B] -> logits [B, vocab] VEC; ``state`` moves on in place."""
@@ -145,14 +145,11 @@ class Twin:
         o = vector.normalise(result.o, NRM, c.rms_norm_eps * c.kda_head_dim)  # q came without its head_dim^-0.5
         normed = vector.scale(o.reshape(o.shape[0], -1), w.o_norm, CONST)
         gated = vector.gated(normed, gate, NRM)
-        if self.tap is not None:
-            for name, value, fmt in (("q", q, KEY), ("o", result.o, NRM)):
-                self.tap(f"{scope}.{name}", to_float(value, fmt) * c.kda_head_dim**-0.5)
         for name, value, fmt in (
-            ("k", k, KEY), ("v", v, VEC), ("alpha", alpha, UNIT), ("beta", beta, UNIT),
-            ("gate", gate, SIG), ("gated", gated, NRM), ("state", result.state, STATE),
+            ("q", q, KEY), ("k", k, KEY), ("v", v, VEC), ("alpha", alpha, UNIT), ("beta", beta, UNIT),
+            ("o", result.o, NRM), ("gate", gate, SIG), ("gated", gated, NRM), ("state", result.state, STATE),
         ):  # fmt: skip
-            self.record(f"{scope}.{name}", value, fmt)
+            self.record(f"{scope}.{name}", value, fmt, c.kda_head_dim**-0.5 if name in "qo" else 1.0)
         return matvec(w.o, quantise(gated, NRM))
 
     def convolution(self, w: KdaWeights, name: str, raw: Ints, state: TwinState, index: int, scope: str) -> Ints:

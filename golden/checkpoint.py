@@ -17,9 +17,6 @@ that K3 does not have are in one optional section ``nanok3``: ``name``,
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from golden.config import PRESET_DIR, ConfigError, ModelConfig, load_preset, model_from_dict
+from golden.files import replaced_folder
 from golden.fixed.numbers import BIAS, CONST, DTB, RATE, Fixed, to_float
 from golden.fixed.weights import fit
 from golden.formats import E2M1, E8M0_NAN, MX_BLOCK, mx_decode, mx_encode, pack_e2m1, unpack_e2m1
@@ -310,30 +308,11 @@ def save_checkpoint(
     config = config_to_json(cfg)
     tensors = _to_file(cfg, snap(cfg, state))
     text = None if tokenizer is None else _read(Path(tokenizer))
-    if folder.exists():
-        foreign = [p.name for p in folder.iterdir() if not _ours(p)] if folder.is_dir() else [folder.name]
-        if foreign:
-            raise CheckpointError(f"{folder} holds {foreign[0]}: give a new or empty folder")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as e:
-        raise CheckpointError(f"cannot write {folder}: {e.strerror}") from None
-    try:
+    with replaced_folder(folder, _ours) as work:
         save_file(tensors, str(work / WEIGHTS), metadata={"format": "pt"})
         (work / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         if text is not None:
             (work / TOKENIZER).write_bytes(text)
-        for file in [*work.iterdir(), work]:
-            file.chmod(0o755 if file.is_dir() else 0o644)
-        if folder.exists():
-            os.replace(folder, work / "old")
-        os.replace(work, folder)
-        shutil.rmtree(folder / "old", ignore_errors=True)
-    finally:
-        if (work / "old").exists():  # the last step failed: what was there comes back
-            os.replace(work / "old", folder)
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _ours(file: Path) -> bool:

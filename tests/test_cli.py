@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from flow import cli
-from flow.commands import common
 from golden.checkpoint import load_preset_model, save_checkpoint
 from golden.config import load_preset
 from golden.data import TOKENIZER_PATH
+from golden.files import replaced_file
 from golden.model import build_model
 
 
@@ -191,7 +191,7 @@ def test_bad_input_is_one_line_and_writes_nothing(capsys, folder, tmp_path, argu
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     out = tmp_path / "f.npz"
     out.write_bytes(b"old")
-    with pytest.raises(KeyboardInterrupt), common.replaced(out) as file:
+    with pytest.raises(KeyboardInterrupt), replaced_file(out) as file:
         file.write_bytes(b"half")
         raise KeyboardInterrupt
     assert out.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["f.npz"]

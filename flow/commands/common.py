@@ -1,12 +1,8 @@
-"""Shared by the commands: refusals, the model a command works on, token lists, progress on stderr."""
+"""Shared by the commands: refusals, the model a command works on, token lists."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,23 +68,3 @@ def parse_tokens(text: str, cfg: ModelConfig) -> list[int]:
     except ValueError:
         raise CommandError(f"--tokens takes numbers with commas between, such as 5,17,300, not {text!r}") from None
     return check_tokens(tokens, cfg)
-
-
-@contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that takes its place when the block ends well."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-    except OSError as e:
-        raise CommandError(f"cannot write {path}: {e.strerror}") from None
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
-    except OSError as e:
-        raise CommandError(f"cannot write {path}: {e.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)

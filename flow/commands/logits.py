@@ -18,6 +18,7 @@ def write(
     import torch
 
     from golden.compare import stepper, trace
+    from golden.files import replaced_file
 
     if out.suffix != ".npz":
         raise CommandError(f"-o {out}: the file is an .npz, name it so")
@@ -27,7 +28,7 @@ def write(
     cfg = common.on_chip(loaded) if level == "twin" else loaded.cfg
     ids = common.parse_tokens(tokens, cfg)
     name = "quantised" if quantise else level
-    with common.replaced(out) as file:  # first: a folder that cannot be written to is not found after a long run
+    with replaced_file(out) as file:  # first: a folder that cannot be written to is not found after a long run
         common.announce(loaded)
         run = stepper(name, cfg, loaded.state, getattr(torch, dtype))
         logits, prefixes = trace(run, ids, cfg.num_hidden_layers)

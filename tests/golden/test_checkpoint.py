@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from golden import checkpoint as ck
 from golden.checkpoint import CheckpointError, load_checkpoint, load_preset_model, save_checkpoint, snap
-from golden.config import load_preset
+from golden.config import ConfigError, load_preset
 from golden.data import TOKENIZER_PATH
 from golden.fixed.numbers import RATE
 from golden.fixed.weights import chip_weights
@@ -372,13 +373,13 @@ def test_writing_refuses_and_leaves_nothing_behind(micro, tmp_path):
     other = tmp_path / "mine"
     other.mkdir()
     (other / "notes.txt").write_text("keep me")
-    with pytest.raises(CheckpointError, match=r"holds notes\.txt"):
+    with pytest.raises(ConfigError, match=r"holds notes\.txt"):
         save_checkpoint(other, cfg, state)
     with pytest.raises(CheckpointError, match="lm_head.weight holds a value that is not finite"):
         save_checkpoint(tmp_path / "new", cfg, state | {"lm_head.weight": state["lm_head.weight"] * math.nan})
     with pytest.raises(CheckpointError, match="tensor lm_head.weight is missing"):
         save_checkpoint(tmp_path / "new", cfg, {k: v for k, v in state.items() if k != "lm_head.weight"})
-    with pytest.raises(ck.ConfigError, match="model.norm.weight: 100 does not fit"):
+    with pytest.raises(ConfigError, match="model.norm.weight: 100 does not fit"):
         save_checkpoint(tmp_path / "new", cfg, state | {"model.norm.weight": torch.full((32,), 100.0)})
     with pytest.raises(CheckpointError, match="no place in the K3 layout"):
         save_checkpoint(tmp_path / "new", load_preset("nano-kpu")[0], {})
@@ -390,14 +391,14 @@ def test_writing_refuses_and_leaves_nothing_behind(micro, tmp_path):
 def test_an_interrupted_write_leaves_the_old_checkpoint(micro, folder, monkeypatch):
     before = {p.name: p.read_bytes() for p in folder.iterdir()}
     cfg, state = micro
-    replace = ck.os.replace
+    replace = os.replace
 
     def fail(source, target):
         if str(target) == str(folder) and ".ck." in str(source) and not str(source).endswith("old"):
             raise KeyboardInterrupt
         replace(source, target)
 
-    monkeypatch.setattr(ck.os, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(folder, cfg, {k: v * 2 for k, v in state.items()})
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before

@@ -27,6 +27,11 @@ from hw.units.row import SHIFT_BASE, ArrayRow, Operand, RowControl
 GROUP_BITS = 7
 LOAD_BITS = 32
 E4M3_ONE = 0x38
+# cycles from the one in which a group's last word is issued to the one at whose end its result is written
+LATENCY = {
+    Func.LINEAR: 1, Func.EMBED: 1, Func.HEAD: 2, Func.GATE: 4, Func.CONV: 4, Func.SITU: 4, Func.DECAY: 5,
+}  # fmt: skip
+SLOW = (Func.GATE, Func.CONV, Func.SITU, Func.DECAY)
 
 
 class Word(data.Struct):
@@ -59,14 +64,14 @@ class ArrayUnit(wiring.Component):
 
     Ports: see docs/chip.md; commands: hw.layouts.ArrayCommand.
 
-    Latency (cycle of a word = the cycle in which its address is on ``weight_addr``, at the earliest the first valid
-    one): ``done`` is 2 cycles after the last word of LINEAR and HEAD, 4 after that of GATE, CONV, SITU, DECAY. EMBED:
-    one word, then one row group per cycle; done 2 cycles after the last group.
-    ``head_valid`` is 2 cycles after a HEAD group's last word (combinational from the accumulator).
+    Latency: ``done`` is LATENCY[func] cycles after the cycle of the last word (the one in which its address is on
+    ``weight_addr``, which is also that of ``take``): LINEAR 1, HEAD 2, GATE, CONV and SITU 4, DECAY 5. EMBED: one word,
+    then one row group per cycle, ``done`` one cycle after the last, which is groups + 1 after the word.
+    ``head_valid`` is 2 cycles after a HEAD group's last word.
 
-    Throughput: one word per cycle, except that the last word of a group waits where two groups would use the same
-    circuit (see ``_hold``): CONV groups are at least 2 cycles apart, a LINEAR, EMBED or HEAD group ends at least 3
-    cycles after a slow one.
+    Throughput: one word per cycle, except that the last word of a group waits where two groups would meet (``_hold``):
+    results are written in order and one group per cycle, so that a LINEAR group issues its last word at least 4 cycles
+    after that of a CONV group; CONV groups are at least 2 cycles apart.
 
     Combinational paths: valid, cmd, head_ready, head_serial, expert, token -> weight_en, weight_addr, take. ``slots``
     are read in the word's cycle. ``first`` is sampled with the last word of a CONV group.
@@ -109,7 +114,7 @@ class ArrayUnit(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.consts, m.submodules.history = self.consts, self.history
-        stages = [Signal(Word, name=f"w{i}") for i in range(5)]
+        stages = [Signal(Word, name=f"w{i}") for i in range(max(LATENCY.values()) + 1)]
         for before, after in zip(stages, stages[1:], strict=False):
             self._advance(m, before, after)
         self._issue(m, stages)
@@ -166,32 +171,46 @@ class ArrayUnit(wiring.Component):
         self._operand(m, embed, group, block)
 
     def _hold(self, m: Module, stages: list[Signal]) -> Signal:
-        """The word would meet an earlier one: in the lanes, at their memories, at the registers' write port, or HEAD
-        may not go on."""
-        now, w1, w2, w3 = stages[:4]
-        slow = [self._slow(w) & w.valid & w.last for w in (now, w1, w2)]
-        slow_now = self._slow(now)
-        head = now.func == Func.HEAD
-        inside = (w1.valid & (w1.func == Func.HEAD)) | (w2.valid & (w2.func == Func.HEAD))
+        """The word must wait: HEAD may not go on, or the last word of a group would meet an earlier group."""
+        w0, w1, w2, w3 = stages[:4]
+        # completion is in order, one group a cycle (there is one write port): cycles until the latest one is done
+        latency, pending = Signal(range(6)), Signal(range(5))
+        with m.Switch(w0.func):
+            for func, cycles in LATENCY.items():
+                with m.Case(func):
+                    m.d.comb += latency.eq(cycles)
+        with m.If(w0.valid & w0.last):
+            m.d.sync += pending.eq(latency - 1)
+        with m.Elif(pending.any()):
+            m.d.sync += pending.eq(pending - 1)
+
+        def ended(w: Signal, *funcs: Func) -> Value:
+            return w.valid & w.last & self._among(w, *funcs)
+
+        inside = (w1.valid & self._among(w1, Func.HEAD)) | (w2.valid & self._among(w2, Func.HEAD))
+        conv, situ, head = (self._among(w0, func) for func in (Func.CONV, Func.SITU, Func.HEAD))
         hold = Signal()
         m.d.comb += hold.eq(
-            # writes and completions of slow functions come two cycles later
-            (now.last & ~slow_now & (slow[1] | slow[2]))
-            # both multipliers in stages 1 and 2, and the history's write in stage 3
-            | (now.last & (now.func == Func.CONV) & (slow[1] | (w3.valid & w3.last & (w3.func == Func.CONV))))
-            # the second table unit: SiTU gate in stage 3, decay in stage 4
-            | (now.last & (now.func == Func.SITU) & slow[1] & (w1.func == Func.DECAY))
-            | (head & now.first & ~(self.head_ready & ~(self.head_serial & inside)))
+            (w0.last & (latency <= pending))
+            # conv: both multipliers in stages 1 and 2, and the history's write in stage 3
+            | (w0.last & conv & (ended(w1, Func.CONV, Func.SITU, Func.DECAY) | ended(w3, Func.CONV)))
+            # the second table unit: SiTU gate in stage 3, decay in stage 5
+            | (w0.last & situ & ended(w2, Func.DECAY))
+            | (head & w0.first & ~(self.head_ready & ~(self.head_serial & inside)))
         )
         return hold
 
     @staticmethod
-    def _slow(w: Signal) -> Value:
-        """GATE, CONV, SITU, DECAY."""
-        slow: Value = Const(0, 1)
-        for func in (Func.GATE, Func.CONV, Func.SITU, Func.DECAY):
-            slow = slow | (w.func == func)
-        return slow
+    def _among(w: Signal, *funcs: Func) -> Value:
+        """The word's function is one of these."""
+        found: Value = Const(0, 1)
+        for func in funcs:
+            found = found | (w.func == func)
+        return found
+
+    def _slow(self, w: Signal) -> Value:
+        """The word's function uses the lane."""
+        return self._among(w, *SLOW)
 
     def _operand(self, m: Module, embed: Value, group: Signal, block: Signal) -> None:
         """Stage 0 to 1: the slot of this word, decoded. EMBED: 1.0 in column 0, or 0 beyond hidden_size."""
@@ -232,11 +251,14 @@ class ArrayUnit(wiring.Component):
 
     def _outputs(self, m: Module, stages: list[Signal]) -> None:
         """Completion and the head's port."""
-        w2, w4 = stages[2], stages[4]
-        fast, slow = w2.valid & w2.last & ~self._slow(w2), w4.valid & w4.last & self._slow(w4)
+        ends = [
+            stages[cycles].valid & stages[cycles].end & self._among(stages[cycles], func)
+            for func, cycles in LATENCY.items()
+        ]
+        w2 = stages[LATENCY[Func.HEAD]]
         m.d.comb += [
-            self.done.eq((fast & w2.end) | (slow & w4.end)),
-            self.head_valid.eq(fast & (w2.func == Func.HEAD)),
+            self.done.eq(Cat(ends).any()),
+            self.head_valid.eq(w2.valid & w2.last & self._among(w2, Func.HEAD)),
             self.head_group.eq(w2.group),
         ]
 
@@ -255,6 +277,7 @@ class ArrayUnit(wiring.Component):
         m.d.sync += [
             c.valid.eq(w0.valid),
             c.first.eq(w0.first),
+            c.last.eq(w0.last),
             c.embed.eq(w0.func == Func.EMBED),
             c.lane.conv1.eq(conv),
             c.lane.conv2.eq(at(1, Func.CONV)),
@@ -266,21 +289,24 @@ class ArrayUnit(wiring.Component):
             c.lane.product4.eq(at(3, Func.CONV) | at(3, Func.SITU)),
             c.lane.up4.eq(at(3, Func.SITU) & w3.up),
             c.lane.situ4.eq(at(3, Func.SITU) & ~w3.up),
-            c.lane.decay4.eq(at(3, Func.DECAY)),
+            c.lane.decay5.eq(at(4, Func.DECAY)),
         ]
         return c
 
     def _write_control(self, m: Module, stages: list[Signal], c: Signal) -> tuple[Signal, Signal, Signal]:
         """Write enables of T and P and the group of P, for the write-back cycle."""
-        p, w1, w3 = self.p, stages[1], stages[3]
-        fast = w1.valid & w1.last & ~self._slow(w1) & (w1.func != Func.HEAD)
-        slow = w3.valid & w3.last & self._slow(w3) & ~((w3.func == Func.SITU) & ~w3.up)
-        dest = Signal(Dest)
-        group = Signal(range(p.groups))
-        m.d.comb += [dest.eq(Mux(slow, w3.dest, w1.dest)), group.eq(Mux(slow, w3.group, w1.group))]
+        p = self.p
+        dest, group, write, slow = Signal(Dest), Signal(range(p.groups)), Signal(), Signal()
+        # the word that is written in the next cycle; at most one
+        for func, cycles in LATENCY.items():
+            w = stages[cycles - 1]
+            if func != Func.HEAD:
+                with m.If(w.valid & w.last & self._among(w, func)):
+                    result = w.up if func == Func.SITU else 1
+                    m.d.comb += [dest.eq(w.dest), group.eq(w.group), write.eq(result), slow.eq(func in SLOW)]
         t_we = Signal(data.ArrayLayout(p.groups, T_REGS))
         p_we, p_read = Signal(p.groups), Signal(range(p.groups))
-        chosen = Mux(fast | slow, 1 << group, 0)
+        chosen = Mux(write, 1 << group, 0)
         m.d.sync += [t_we[r].eq(Mux(dest == Dest(r), chosen, 0)) for r in range(T_REGS)]
         m.d.sync += [
             p_we.eq(Mux((dest == Dest.P) | (dest == Dest.P_ADD), chosen, 0)),

@@ -11,7 +11,8 @@ from hw.params import BLOCK, T_REGS, Params
 from hw.units.lane import CONSTS, HISTORY, Lane, LaneControl
 
 UNITS_BITS = 18  # magnitude of an E4M3 code in units of 2**-9: up to 448 * 512
-TERM_BITS = UNITS_BITS + 4  # times up to 12 halves
+BASE_BITS = UNITS_BITS + 2  # times up to 3
+TERM_BITS = BASE_BITS + 2  # times up to 12 halves
 DOT_BITS = 28
 SHIFT_MIN, SHIFT_MAX = -24, DOT_BITS  # beyond these a scaled dot product no longer changes
 SHIFT_BASE = DOT_FRAC - VEC.frac + 2 * E8M0_BIAS  # right shift = SHIFT_BASE - both scale codes
@@ -22,28 +23,31 @@ SUM_BITS = VEC.width + 2
 class Operand(data.Struct):
     """A decoded MX block: magnitudes in units of 2**-9, three times them, signs, and SHIFT_BASE minus its scale code."""
 
-    once: data.ArrayLayout(UNITS_BITS, BLOCK)  # type: ignore[valid-type]
-    thrice: data.ArrayLayout(UNITS_BITS + 2, BLOCK)  # type: ignore[valid-type]
+    once: data.ArrayLayout(UNITS_BITS, BLOCK)
+    thrice: data.ArrayLayout(BASE_BITS, BLOCK)
     negative: BLOCK
     shift: signed(9)
 
 
 class RowControl(data.Struct):
-    """Stage 1: ``valid`` word, ``first`` of its group, ``embed`` (one element of an embedding in place of column 0).
+    """Stage 1: ``valid`` word, ``first`` and ``last`` of its group, ``embed`` (an element of an embedding in place of
+    column 0).
 
-    Write-back (stage 2 of LINEAR, stage 4 of the slow functions): ``slow`` takes the lane's result, ``add`` adds P.
+    Write-back (stage 1 of LINEAR, the last stage of the slow functions): ``slow`` takes the lane's result, ``add`` adds
+    it to P.
     """
 
     valid: 1
     first: 1
+    last: 1
     embed: 1
     slow: 1
     add: 1
     lane: LaneControl
 
 
-def _add_tree(values: list[Value]) -> Value:
-    """Balanced sum (Yosys merges it into one carry-save tree)."""
+def _sum(values: list[Value]) -> Value:
+    """Sum of unsigned values (balanced, so that widths stay small; Yosys merges it into one carry-save tree)."""
     while len(values) > 1:
         pairs = [values[i] + values[i + 1] for i in range(0, len(values) - 1, 2)]
         values = pairs + values[len(values) - len(values) % 2 :]
@@ -53,37 +57,33 @@ def _add_tree(values: list[Value]) -> Value:
 def dot(m: Module, codes: list[Value], x: Operand) -> Signal:
     """Exact sum of E2M1 times operand over a block (golden.fixed.mx.block_dots).
 
-    A term is select (1 or 3 times), shift and sign, without a multiplier. Negative terms are complemented:
+    A term is select (1, 2 or 3 times), sign and shift, without a multiplier. Negative terms are complemented:
     -t = ~t - (2**TERM_BITS - 1) on unsigned TERM_BITS, so N of them are corrected by N - (N << TERM_BITS).
     """
     terms: list[Value] = []
-    signs = []
+    signs: list[Value] = []
     for i, code in enumerate(codes):
         mantissa, exponent, sign = code[0], code[1:3], code[3]
-        once, thrice = x.once[i], x.thrice[i]
-        big = exponent.any()
-        base = Signal(UNITS_BITS + 2, name=f"base_{i}")
-        m.d.comb += base.eq(Mux(big, Mux(mantissa, thrice, once << 1), Mux(mantissa, once, 0)))
-        magnitude = Signal(TERM_BITS, name=f"magnitude_{i}")
-        with m.Switch(exponent):
-            with m.Case(3):
-                m.d.comb += magnitude.eq(base << 2)
-            with m.Case(2):
-                m.d.comb += magnitude.eq(base << 1)
-            with m.Default():
-                m.d.comb += magnitude.eq(base)
-        negative = Signal(name=f"negative_{i}")
-        m.d.comb += negative.eq(sign ^ x.negative[i])
+        negative, normal = Signal(name=f"negative_{i}"), Signal(name=f"normal_{i}")
+        m.d.comb += [negative.eq(sign ^ x.negative[i]), normal.eq(exponent.any())]
+        base = Signal(BASE_BITS, name=f"base_{i}")
+        picked = (
+            (x.thrice[i] & (normal & mantissa).replicate(BASE_BITS))
+            | (x.once[i] & (~normal & mantissa).replicate(UNITS_BITS))
+            | (Cat(Const(0, 1), x.once[i]) & (normal & ~mantissa).replicate(UNITS_BITS + 1))
+        )
+        m.d.comb += base.eq(picked ^ negative.replicate(BASE_BITS))
+        shifted = [Cat(negative.replicate(k), base, negative.replicate(2 - k)) for k in range(3)]
         term = Signal(TERM_BITS, name=f"term_{i}")
-        m.d.comb += term.eq(magnitude ^ negative.replicate(TERM_BITS))
+        m.d.comb += term.eq(Mux(exponent[1], Mux(exponent[0], shifted[2], shifted[1]), shifted[0]))
         terms.append(term)
         signs.append(negative)
     count = Signal(range(len(codes) + 1))
-    m.d.comb += count.eq(_add_tree(signs))
-    complement = Signal(DOT_BITS)  # -(count << TERM_BITS) without its low bits
+    m.d.comb += count.eq(_sum(signs))
+    complement = Signal(DOT_BITS)
     m.d.comb += complement.eq((-count) << TERM_BITS)
     total = Signal(signed(DOT_BITS), name="dot")
-    m.d.comb += total.eq(_add_tree([*terms, count, complement]))
+    m.d.comb += total.eq(_sum([*terms, count, complement])[:DOT_BITS])
     return total
 
 
@@ -104,46 +104,44 @@ def scaled(m: Module, x: Signal, shift: Signal, valid: Value) -> tuple[Signal, V
     """x * 2**-shift as VEC (golden.fixed.mx.scaled) as (value, one to add); (0, 0) unless valid.
 
     The shift is early and x late: a rotation by shift mod 32, masks made from the shift alone, and an overflow test on
-    x itself.
+    x itself, beside the rotation.
     """
     n = VEC.width
-    sign, left = x[-1], shift[-1]
-    extended = Cat(x, sign.replicate(32 - len(x)))
-    by = shift[:5]
+    sign, left, by = x[-1], shift[-1], shift[:5]
     rotated = Signal(32)
+    extended = Cat(x, sign.replicate(32 - len(x)))
     m.d.comb += rotated.eq(Cat(extended, extended) >> by)
-    inside = Signal(n)  # bit i comes from x (or its sign extension): i + (shift mod 32) reaches 32 or not
-    reach = [i + by >= 32 for i in range(n)]
-    m.d.comb += inside.eq(Cat(r == left for r in reach))
-    fits = Signal()
-    changes = x ^ sign.replicate(len(x))
-    beyond = Cat((j - shift) >= n - 1 for j in range(len(x) - 1))
-    m.d.comb += fits.eq(~(changes[:-1] & beyond).any())
-    kept = Mux(
-        fits, (rotated[:n] & inside) | (~inside & (sign & ~left).replicate(n)), Cat((~sign).replicate(n - 1), sign)
-    )
-    last = rotated[31] & ~left & shift.any() & fits
-    y, one = Signal(signed(n), name="contribution"), Signal(name="contribution_last")
-    m.d.comb += y.eq(Mux(valid, kept, 0))
-    m.d.comb += one.eq(valid & last & ~(~sign & kept[:-1].all()))
-    return y, one
+    inside = Signal(n)  # bits that come from x: others are its sign (right shift) or 0 (left shift)
+    m.d.comb += inside.eq(Cat((i + by >= 32) == left for i in range(n)))
+    beyond = Cat((j - shift) >= n - 1 for j in range(len(x) - 1))  # bits that must equal the sign
+    fits, kept = Signal(), Signal(n)
+    fill, limit = (sign & ~left).replicate(n), Cat((~sign).replicate(n - 1), sign)
+    m.d.comb += [
+        fits.eq(~((x ^ sign.replicate(len(x)))[:-1] & beyond).any()),
+        kept.eq(Mux(fits, (rotated[:n] & inside) | (fill & ~inside), limit)),
+    ]
+    last = rotated[31] & ~left & shift.any() & fits  # the last bit dropped; adding it must not pass the maximum
+    value, one = Signal(signed(n), name="scaled"), Signal(name="scaled_last")
+    m.d.comb += [value.eq(Mux(valid, kept, 0)), one.eq(valid & last & ~(~sign & kept[:-1].all()))]
+    return value, one
 
 
 class ArrayRow(wiring.Component):
     """One row of the array: 32 multiply-accumulates a cycle, one Lane, and this row's lanes of T0..T3 and P.
 
-    Ports (stage 1 is the cycle after a word's address was issued)
+    Ports
     -----
-    codes, scale: this row's part of the weight word (stage 1), E2M1 and E8M0.
+    codes, scale: this row's part of the weight word (stage 1: the cycle after its address), E2M1 and E8M0.
     x: decoded operand (stage 1).
-    embed_code, embed_scale: element of the embedding, used in place of column 0 and the scale with control.embed.
+    embed_code, embed_scale: element of an embedding, in place of column 0 and the scale with control.embed.
     control: RowControl.
     t_we, p_we: write enable per register and group, at the end of this cycle; p_read: the group of P to add to.
     consts, history, history_next: see Lane.
-    y: the saturated row sum (VEC), in stage 2 of the last word.
-    t, p: the registers, visible in the cycle after their write.
+    y: the saturated row sum (VEC), a register, in stage 2 of the last word.
+    t, prefix: the registers, visible in the cycle after their write.
 
-    Equals golden.fixed.mx.matvec and golden.fixed.lanes. One word per cycle. Combinational paths: from control to y: none.
+    Equals golden.fixed.mx.matvec and golden.fixed.lanes. One word per cycle; a LINEAR sum is in its register at the end
+    of stage 1. No combinational path from inputs to outputs.
     """
 
     def __init__(self, p: Params) -> None:
@@ -172,7 +170,7 @@ class ArrayRow(wiring.Component):
         m = Module()
         model = self.p.model
         m.submodules.lane = lane = Lane(int(model.activation_situ_linear_beta), model.gate_lower_bound)
-        m.d.comb += self.y.eq(saturate(m, self._accumulate(m), VEC, "y_sat"))
+        y = self._accumulate(m)
         m.d.comb += [
             lane.y.eq(self.y),
             lane.consts.eq(self.consts),
@@ -180,26 +178,29 @@ class ArrayRow(wiring.Component):
             lane.control.eq(self.control.lane),
             self.history_next.eq(lane.history_next),
         ]
-        self._write(m, lane.out)
+        self._write(m, y, lane.out)
         return m
 
     def _accumulate(self, m: Module) -> Signal:
-        """Stage 1: sum over the blocks of the group, valid in stage 2."""
+        """Stage 1: add a block; returns the saturated sum, which also stays for stage 2 when the group is complete."""
         c = self.control
         codes = [Mux(c.embed, self.embed_code, self.codes[0]), *(self.codes[i] for i in range(1, BLOCK))]
         shift = _shift_of(m, self.x.shift, Mux(c.embed, self.embed_scale, self.scale))
         value, one = scaled(m, dot(m, codes, self.x), shift, c.valid)
-        acc = Signal(signed(SUM_BITS), reset_less=True)
+        total, acc = Signal(signed(SUM_BITS)), Signal(signed(SUM_BITS), reset_less=True)
         before = Mux(c.first, 0, acc)
         # the rounding bit is the carry in
-        m.d.sync += acc.eq((Cat(Const(1, 1), before).as_signed() + Cat(one, value).as_signed()) >> 1)
-        return acc
+        m.d.comb += total.eq((Cat(Const(1, 1), before).as_signed() + Cat(one, value).as_signed()) >> 1)
+        y = saturate(m, total, VEC, "y_next")
+        m.d.sync += acc.eq(Mux(c.last, y, total))
+        m.d.comb += self.y.eq(acc)
+        return y
 
-    def _write(self, m: Module, slow: Value) -> None:
+    def _write(self, m: Module, fast: Value, slow: Value) -> None:
         """T and P of this row's lanes."""
         c = self.control
         result = Signal(signed(VEC.width))
-        m.d.comb += result.eq(Mux(c.slow, slow, self.y))
+        m.d.comb += result.eq(Mux(c.slow, slow, fast))
         for reg in range(T_REGS):
             for group in range(self.p.groups):
                 cell = Signal(VEC.width, name=f"t{reg}_{group}", reset_less=True)
@@ -207,14 +208,10 @@ class ArrayRow(wiring.Component):
                     m.d.sync += cell.eq(result)
                 m.d.comb += self.t[reg][group].eq(cell)
         prefix = [Signal(signed(VEC.width), name=f"p_{group}", reset_less=True) for group in range(self.p.groups)]
-        total = Mux(c.add, data_array(prefix, self.p_read), 0) + result
-        summed = saturate(m, total, VEC, "p_sat")
+        before = Signal(signed(VEC.width))
+        m.d.comb += before.eq(Mux(c.add, Cat(*prefix).word_select(self.p_read, VEC.width), 0))
+        summed = saturate(m, before + result, VEC, "p_next")
         for group, cell in enumerate(prefix):
             with m.If(self.p_we[group]):
                 m.d.sync += cell.eq(summed)
             m.d.comb += self.prefix[group].eq(cell)
-
-
-def data_array(values: list[Signal], index: Value) -> Value:
-    """values[index], signed."""
-    return Cat(*values).word_select(index, len(values[0])).as_signed()

@@ -13,9 +13,7 @@ from golden.fixed.mx import MxMatrix, MxVector, dequantise_row, matvec
 from golden.fixed.numbers import VEC, saturate
 from hw.layouts import ArrayCommand, Dest, Func, LoadBus, Space
 from hw.params import LANE_CONSTS, SLOTS, T_REGS, Params
-from hw.units.array import ArrayUnit
-
-SLOW = (Func.GATE, Func.CONV, Func.SITU, Func.DECAY)
+from hw.units.array import LATENCY, ArrayUnit
 
 
 @dataclass
@@ -225,9 +223,7 @@ class Bench:
         """A command has completed: its results are visible now."""
         assert self.takes, f"cycle {self.cycle}: done without a command"
         taken, c = self.takes.pop(0)
-        assert self.cycle - taken == (4 if c.func in SLOW else 2), (
-            f"{c.func}: done {self.cycle - taken} cycles after take"
-        )
+        assert self.cycle - taken == LATENCY[c.func], f"{c.func}: done {self.cycle - taken} cycles after take"
         self.model.execute(c)
         if c.func == Func.HEAD:
             self.head_due += c.groups

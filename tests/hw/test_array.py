@@ -1,5 +1,7 @@
 """The array unit equals the twin in Amaranth's simulator (a few commands; the full bench is tests/cocotb)."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from amaranth.hdl import Value
@@ -31,9 +33,9 @@ class PysimIo:
         await self.ctx.tick()
 
 
-@pytest.mark.parametrize("preset", ["micro-k3"])
-def test_commands(preset):
-    p = from_preset(preset)
+@pytest.mark.parametrize("preset,rows", [("micro-k3", 8)])
+def test_commands(preset, rows):
+    p = dataclasses.replace(from_preset(preset), array_rows=rows)
     dut = ArrayUnit(p)
     rng = np.random.default_rng(7)
     model = ArrayModel(p, rng, words=48)

@@ -16,6 +16,7 @@ from amaranth.lib.wiring import In, Out
 from golden.fixed.mla import SCALE_FRAC, score_factor
 from golden.fixed.numbers import CACHE, CTX, QUERY, SCORE, UNIT, VEC
 from hw.arith.basic import round_shift, saturate
+from hw.arith.carry_save import carry_save_sum
 from hw.arith.functions import exp2_neg, recip
 from hw.layouts import MANTISSA_BITS, MlaCommand, registers, vector
 from hw.memory.sram import Sram
@@ -29,9 +30,12 @@ OPERAND = UNIT.width  # bits of X, signed: a query, or a softmax weight's negati
 MIN_SHIFT = UNIT.frac + CACHE.frac - CTX.frac  # right shift of the context sum when the sum of weights is 1
 
 
-def mla_cycles(p: Params, position: int) -> int:
-    """Cycles of one command, from the first one with ``valid`` to the one with ``done``, at ``position``."""
-    return 2 * (position // p.mla_positions + 1) + 4
+def mla_cycles(p: Params, position: int, ahead: bool = True) -> int:
+    """Cycles of one command at ``position``, from the first one with ``valid`` to the one with ``done``.
+
+    ``ahead``: the first group was read ahead, see MlaEngine.
+    """
+    return 2 * (position // p.mla_positions + 1) + (2 if ahead else 3)
 
 
 def block(p: Params) -> int:
@@ -39,15 +43,11 @@ def block(p: Params) -> int:
     return max(2, p.mla_positions)
 
 
-def _signed(x: Value) -> Value:
-    return x.as_signed()
-
-
-def _product_sum(xs: list[Value], cs: list[Value], pair_sums: list[Value], bits: int) -> Value:
+def _product_sum(m: Module, xs: list[Value], cs: list[Value], pair_sums: list[Value], bits: int, name: str) -> Signal:
     """Sum of xs[k] * cs[k], modulo 2**bits; pair_sums[i] = xs[2 i] + xs[2 i + 1]. cs are CACHE words."""
-    width = OPERAND + 1  # of a row: bits of a pair sum
+    width = len(pair_sums[0])  # of a row
     top = 1 << (width - 1)
-    total: Value = Const(0, 1)
+    rows: list[tuple[Value, int]] = []
     constant = 0
     for i, both in enumerate(pair_sums):
         x0, x1, x01 = (x.as_signed() for x in (xs[2 * i], xs[2 * i + 1], both))
@@ -55,25 +55,27 @@ def _product_sum(xs: list[Value], cs: list[Value], pair_sums: list[Value], bits:
             c0, c1 = cs[2 * i][bit], cs[2 * i + 1][bit]
             picks = (c0 & ~c1, c1 & ~c0, c0 & c1)
             zero, one, two = (x & pick.as_signed() for x, pick in zip((x0, x1, x01), picks, strict=True))
-            picked = (zero | one | two)[:width]
             # a row is unsigned with its sign bit inverted; the sign bit of c weighs -2**15: minus v is ~v + 1
             negative = bit == CACHE.width - 1
-            row = picked ^ ((top - 1) if negative else top)
+            row = Signal(width, name=f"{name}_{i}_{bit}")
+            m.d.comb += row.eq((zero | one | two)[:width] ^ ((top - 1) if negative else top))
+            rows.append((row, bit))
             constant += ((1 - top) if negative else -top) << bit
-            total = total + (row << bit)
-    return (total + (constant % (1 << bits)))[:bits]
+    ones = Signal(bits, name=f"{name}_constant")
+    m.d.comb += ones.eq(constant)
+    return carry_save_sum(m, [*rows, (ones, 0)], bits, name)
 
 
 class MlaLanes(wiring.Component):
-    """``block(p)`` lanes of the engine for all heads and positions: query registers, products, context sums.
+    """``block(p)`` lanes of the engine for all heads and positions: products and context sums.
 
-    ``load`` captures ``query`` (VEC, heads x lanes; golden to_query) at the end of the cycle. With ``second`` 0,
-    ``partial[t * heads + h]`` is the dot product of this cycle's ``cache`` words of position t with head h's query, over
-    this group's lanes. With ``second`` 1 and ``accumulate``, ``weight`` (minus e, one per head and position, heads x
-    positions) times ``cache`` is summed; ``first`` starts a new sum. ``finish`` writes ``context`` (CTX): the sum
-    shifted right by MIN_SHIFT + ``shift``, rounded. A group without ``values`` (shared key) has pass 1 only.
+    With ``second`` 0, ``partial[t * heads + h]`` is the dot product of the ``cache`` words of position t with ``query``
+    of head h (VEC, heads x lanes; golden to_query), over this group's lanes. With ``second`` 1 and ``accumulate``,
+    ``cache`` times ``weight`` (minus e, heads x positions) is summed; ``first`` starts a new sum; ``last`` leaves the
+    sum shifted right by MIN_SHIFT + ``shift`` and rounded: ``context`` (CTX). A group without ``values`` (shared key)
+    has pass 1 only.
 
-    Paths from ``cache`` and ``weight`` to ``partial`` are combinational; ``context`` is a register.
+    ``partial`` is combinational in all inputs; ``context`` is a register, overwritten by the next sum.
     """
 
     def __init__(self, p: Params, values: bool) -> None:
@@ -87,7 +89,6 @@ class MlaLanes(wiring.Component):
         self.product_bits = QUERY.width + CACHE.width + log + (1 if values else 0)
         members: dict[str, Any] = {
             "query": In(data.ArrayLayout(VEC.width, heads * self.lanes)),
-            "load": In(1),
             "cache": In(data.ArrayLayout(CACHE.width, positions * self.lanes)),
             "partial": Out(data.ArrayLayout(self.partial_bits, positions * heads)),
         }
@@ -97,7 +98,7 @@ class MlaLanes(wiring.Component):
                 "weight": In(data.ArrayLayout(OPERAND, heads * positions)),
                 "accumulate": In(1),
                 "first": In(1),
-                "finish": In(1),
+                "last": In(1),
                 "shift": In(data.ArrayLayout(shift_bits(p), heads)),
                 "context": Out(data.ArrayLayout(CTX.width, heads * self.lanes)),
             }
@@ -133,51 +134,48 @@ class MlaLanes(wiring.Component):
     def _operands(self, m: Module, head: int) -> tuple[list[Value], list[Value]]:
         """Query (pass 1) or minus weights (pass 2) of a head, and their pair sums."""
         lanes, positions = self.lanes, self.p.mla_positions
+        width = OPERAND if self.values else QUERY.width
         xs: list[Value] = []
         for k in range(lanes):
-            query = Signal(signed(QUERY.width), name=f"query_{head}_{k}", reset_less=True)
-            raw = _signed(self.query[head * lanes + k])
-            rounded = saturate(m, round_shift(raw, VEC.frac - QUERY.frac), QUERY, name=f"rounded_{head}_{k}")
-            with m.If(self.load):
-                m.d.sync += query.eq(rounded)
-            x = Signal(signed(OPERAND), name=f"x_{head}_{k}")
-            if not self.values:
-                m.d.comb += x.eq(query)
-            elif k < positions:
-                m.d.comb += x.eq(Mux(self.second, _signed(self.weight[head * positions + k]), query))
+            raw = self.query[head * lanes + k].as_signed()
+            query = saturate(m, round_shift(raw, VEC.frac - QUERY.frac), QUERY, name=f"query_{head}_{k}")
+            x = Signal(signed(width), name=f"x_{head}_{k}")
+            if self.values:
+                weight = self.weight[head * positions + k].as_signed() if k < positions else Const(0)
+                m.d.comb += x.eq(Mux(self.second, weight, query))
             else:
-                m.d.comb += x.eq(Mux(self.second, 0, query))
+                m.d.comb += x.eq(query)
             xs.append(x)
         sums: list[Value] = []
         for i in range(lanes // 2):
-            both = Signal(signed(OPERAND + 1), name=f"x_{head}_{2 * i}_{2 * i + 1}")
+            both = Signal(signed(width + 1), name=f"x_{head}_{2 * i}_{2 * i + 1}")
             m.d.comb += both.eq(xs[2 * i] + xs[2 * i + 1])
             sums.append(both)
         return xs, sums
 
     def _unit(self, m: Module, unit: int, head: int, cs: list[Value], xs: list[Value], sums: list[Value]) -> None:
         """Products of one unit and one head, and what becomes of them."""
-        product = Signal(signed(self.product_bits), name=f"product_{unit}_{head}")
-        m.d.comb += product.eq(_product_sum(xs, cs, sums, self.product_bits))
+        product = _product_sum(m, xs, cs, sums, self.product_bits, f"product_{unit}_{head}").as_signed()
         if unit < self.p.mla_positions:
             m.d.comb += self.partial[unit * self.p.model.num_attention_heads + head].eq(product[: self.partial_bits])
         if self.values:
             self._accumulate(m, unit, head, product)
 
-    def _accumulate(self, m: Module, unit: int, head: int, product: Signal) -> None:
-        """Context sum of one lane and head, and its shift into CTX."""
+    def _accumulate(self, m: Module, unit: int, head: int, product: Value) -> None:
+        """Context sum of one lane and head; in the end its CTX is in the same register."""
         total = Signal(signed(context_bits(self.p)), name=f"total_{unit}_{head}", reset_less=True)
-        with m.If(self.accumulate):
-            m.d.sync += total.eq(Mux(self.first, 0, total) - product)
-        # |total| < sum of weights * 2**15 <= 2**(16 + shift + 1 + 15): at most 23 bits are left, CTX never saturates
-        stage: Value = total >> (MIN_SHIFT - 1)  # one guard bit: the last one dropped
+        after = Signal.like(total, name=f"after_{unit}_{head}")
+        m.d.comb += after.eq(Mux(self.first, 0, total) - product)
+        # |after| < sum of weights * 2**15 <= 2**(16 + shift + 1 + 15): at most 23 bits are left, CTX never saturates
+        stage: Value = after >> (MIN_SHIFT - 1)  # one guard bit: the last one dropped
         shift = self.shift[head]
         for i in reversed(range(len(shift))):
             part = Signal(signed(CTX.width + (1 << i)), name=f"shifted_{unit}_{head}_{i}")
             m.d.comb += part.eq(Mux(shift[i], stage >> (1 << i), stage))
             stage = part
-        with m.If(self.finish):
-            m.d.sync += self.context[head * self.lanes + unit].eq((stage >> 1) + stage[0])
+        with m.If(self.accumulate):
+            m.d.sync += total.eq(Mux(self.last, (stage >> 1) + stage[0], after))
+        m.d.comb += self.context[head * self.lanes + unit].eq(total[: CTX.width])
 
 
 def partial_bits(p: Params) -> int:
@@ -195,10 +193,24 @@ def context_bits(p: Params) -> int:
     return UNIT.width + CACHE.width - 1 + p.position_bits
 
 
+def _signed_digits(n: int) -> list[tuple[int, int]]:
+    """n as a sum of few +-2**shift: (shift, sign), no two adjacent."""
+    digits = []
+    shift = 0
+    while n:
+        if n & 1:
+            sign = 2 - (n & 3)
+            digits.append((shift, sign))
+            n -= sign
+        n >>= 1
+        shift += 1
+    return digits
+
+
 class MlaScorer(wiring.Component):
     """Score of one position and head: the lane groups' dot products are added and registered, then scaled.
 
-    ``score`` (SCORE, golden scores) belongs to the ``partial`` of the cycle before; it is combinational in the register.
+    ``score`` (SCORE, golden scores) belongs to ``partial`` of the cycle before, combinational from the register.
     """
 
     module_name = "mla_scorer"
@@ -211,18 +223,23 @@ class MlaScorer(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        total: Value = sum((_signed(self.partial[i]) for i in range(self.groups)), Const(0, signed(1)))
+        total: Value = sum((self.partial[i].as_signed() for i in range(self.groups)), Const(0, signed(1)))
         dot = Signal(signed(QUERY.width + CACHE.width + 5), reset_less=True)  # 48 products of up to 2**30
         m.d.sync += dot.eq(total)
         drop = QUERY.frac + CACHE.frac - SCORE.frac
         short, last = dot >> drop, dot[drop - 1]  # the rounded value is their sum
-        scaled = (short * self.factor + Mux(last, self.factor, 0) + (1 << (SCALE_FRAC - 1))) >> SCALE_FRAC
-        m.d.comb += self.score.eq(saturate(m, scaled, SCORE))
+        scaled: Value = Mux(last, self.factor, 0) + Const(1 << (SCALE_FRAC - 1), signed(SCALE_FRAC + 1))
+        for shift, sign in _signed_digits(self.factor):
+            scaled = scaled + (short << shift) if sign > 0 else scaled - (short << shift)
+        m.d.comb += self.score.eq(saturate(m, scaled >> SCALE_FRAC, SCORE))
         return m
 
 
 class MlaWeight(wiring.Component):
-    """Softmax weight of one position and head: ``minus`` is registered, -exp2(score - maximum) as UNIT, 0 unless ``used``."""
+    """Softmax weight of one position and head: ``minus`` (registered) is -2**(score - maximum) as UNIT, or 0.
+
+    It belongs to the inputs of the cycle before, and is 0 where ``used`` was.
+    """
 
     module_name = "mla_weight"
     score: In(signed(SCORE.width))  # type: ignore[valid-type]
@@ -243,15 +260,20 @@ class MlaEngine(wiring.Component):
     """MLA engine: cache, scores, softmax and context (golden.fixed.mla) of one position of one layer per command.
 
     Interface as in docs/chip.md. ``cache_we`` stores ``cache_latent`` (CACHE) and the shared key in T3 lanes
-    16 * heads .. (VEC; golden to_cache) as the entry of (``cache_layer``, ``position``); a command may follow in the next
-    cycle. It must not come while a command runs. A command reads the absorbed query in T0 lanes 32 h .. and q_rope in
-    T3 lanes 16 h .. in its first valid cycle only; ``position`` must be stable throughout.
+    16 * heads .. (VEC; golden to_cache) as the entry of (``cache_layer``, ``position``); a command may follow in the
+    next cycle. It must not come while a command runs. The absorbed query in T0 lanes 32 h .., q_rope in T3 lanes 16 h
+    .. and ``position`` must be stable until the command is done.
 
-    With n = position // mla_positions + 1 groups of positions, the first valid cycle being 1:
-    1 .. n: cache reads; 2 .. n + 1: dot products; 3 .. n + 2: scores, running maximum. Softmax weights in n + 3 .. 2 n +
-    2, beginning with the last group, whose scores are still in a register; sums one cycle later; in 2 n + 4 the sums
-    become context and 1/m: ``take`` and ``done``, so 2 n + 4 cycles a command (``mla_cycles``), back to back.
-    ``context`` and ``context_mantissa`` are registers and hold until the next command's done.
+    With n = position // mla_positions + 1 groups of positions: n cycles of cache reads, dot products one cycle behind,
+    scores and running maximum another one behind; then n cycles of softmax weights, beginning with the last group,
+    whose scores are still in registers, and sums one cycle behind. With the last sum come the shift into CTX and the
+    reciprocal: ``take`` and ``done``. That is 2 n + 3 cycles, back to back.
+
+    One cycle less, 2 n + 2, is needed when the first group has been read ahead: in idle cycles the engine reads it
+    for the layer that ``cmd`` shows then (whether or not ``valid``). It counts when the command that comes has that
+    layer and no ``cache_we`` came since: in the chip always, as a query is complete long after the entry is written.
+
+    ``context`` holds until the next command's first sum, in its cycle n + 3 or later.
     """
 
     def __init__(self, p: Params) -> None:
@@ -286,62 +308,92 @@ class MlaEngine(wiring.Component):
         return m
 
     def _control(self, m: Module) -> None:
-        """Stage signals: read -> dot -> score -> weigh -> sum -> finish."""
-        self.last_group = Signal(self.group_bits)
+        """Stage signals: read -> dot -> score -> weigh -> sum."""
+        bits = self.group_bits
         log = self.positions.bit_length() - 1
-        m.d.comb += self.last_group.eq(self.position >> log)
+        self.last_group = Signal(bits)
+        self.used = Signal(self.positions)  # positions of the last group
         lane = self.position[:log]
-        self.used = Signal(self.positions)  # of the last group
-        m.d.comb += self.used.eq(Cat(Const(t) <= lane for t in range(self.positions)))
-        self.start = Signal()
-        self.read, self.dot, self.score, self.weigh, self.sum, self.finish = (
-            Signal(name=n) for n in ("read", "dot", "score", "weigh", "sum", "finish")
-        )
-        running, scanning, weighing = Signal(), Signal(), Signal()
-        self.score_last, dot_last = Signal(), Signal()
-        self.read_group, self.dot_group, self.score_group = (
-            Signal(self.group_bits, name=n) for n in ("read_group", "dot_group", "score_group")
-        )
-        next_group, next_weighed = Signal(self.group_bits), Signal(self.group_bits)
-        read_last = self.read_group == self.last_group
         m.d.comb += [
-            self.start.eq(self.valid & ~running),
-            self.read.eq(self.start | scanning),
-            self.read_group.eq(Mux(self.start, 0, next_group)),
+            self.last_group.eq(self.position >> log),
+            self.used.eq(Cat(Const(t) <= lane for t in range(self.positions))),
+        ]
+        self.running = Signal()
+        self.last = Signal()  # the last sum: the command's last cycle
+        m.d.sync += self.running.eq((self.running | self.valid) & ~self.last)
+        m.d.comb += [self.take.eq(self.last), self.done.eq(self.last)]
+        self._control_ahead(m)
+        self._control_first(m)
+        self._control_second(m)
+
+    def _control_ahead(self, m: Module) -> None:
+        """Reading the first group before the command comes."""
+        ready, layer = Signal(), Signal.like(self.cmd.layer, reset_less=True)
+        self.start, self.hit, self.ahead = Signal(), Signal(), Signal()
+        m.d.comb += [
+            self.start.eq(self.valid & ~self.running),
+            self.hit.eq(ready & (layer == self.cmd.layer)),
+            self.ahead.eq(~self.valid & ~self.running & ~self.hit & ~self.cache_we),
+        ]
+        m.d.sync += ready.eq((self.hit | self.ahead) & ~self.start & ~self.cache_we)
+        with m.If(self.ahead):
+            m.d.sync += layer.eq(self.cmd.layer)
+
+    def _control_first(self, m: Module) -> None:
+        """Pass 1: groups read, in the dot stage and in the score stage."""
+        bits = self.group_bits
+        scanning, read_last, dot_last = Signal(), Signal(), Signal()
+        read, dot, dot_now, last_now = Signal(), Signal(), Signal(), Signal()
+        dot_group, next_group = Signal(bits, reset_less=True), Signal(bits, reset_less=True)
+        self.score, self.score_last = Signal(), Signal()
+        self.read_group, self.score_group = Signal(bits), Signal(bits, reset_less=True)
+        only = self.last_group == 0
+        taken = self.start & self.hit  # the first group's words are there: it is in the dot stage now
+        m.d.comb += [
+            self.read_group.eq(Mux(scanning, next_group, taken)),
+            read.eq(scanning | (self.start & ~(self.hit & only))),
+            read_last.eq(self.read_group == self.last_group),
+            dot_now.eq(dot | taken),
+            last_now.eq((dot & dot_last) | (taken & only)),
         ]
         m.d.sync += [
-            scanning.eq(self.read & ~read_last),
+            scanning.eq(read & ~read_last),
             next_group.eq(self.read_group + 1),
-            self.dot.eq(self.read),
-            self.dot_group.eq(self.read_group),
+            dot.eq(read),
             dot_last.eq(read_last),
-            self.score.eq(self.dot),
-            self.score_group.eq(self.dot_group),
-            self.score_last.eq(self.dot & dot_last),
+            dot_group.eq(self.read_group),
+            self.score.eq(dot_now),
+            self.score_last.eq(last_now),
+            self.score_group.eq(Mux(taken, 0, dot_group)),
         ]
-        self.weigh_first, self.sum_first = Signal(), Signal()
-        self.weigh_group, self.weigh_next = Signal(self.group_bits), Signal(self.group_bits)
-        self.weigh_more = Signal()
+        self.read = Signal()
+        m.d.comb += self.read.eq(read | self.ahead)
+
+    def _control_second(self, m: Module) -> None:
+        """Pass 2: groups in the weigh stage, where their cache words are read, and in the sum stage."""
+        bits = self.group_bits
+        weighing, more = Signal(), Signal()
+        next_group = Signal(bits, reset_less=True)
+        self.weigh, self.weigh_first = Signal(), Signal()
+        self.weigh_group, self.weigh_next = Signal(bits), Signal(bits)
+        self.sum, self.sum_first, sum_last = Signal(), Signal(), Signal()
+        self.second = Signal()
         m.d.comb += [
             self.weigh.eq(self.weigh_first | weighing),
-            self.weigh_group.eq(Mux(self.weigh_first, self.last_group, next_weighed)),
-            self.weigh_next.eq(Mux(self.weigh_first, 0, next_weighed + 1)),
-            self.weigh_more.eq(self.weigh & (self.weigh_next != self.last_group)),
+            self.weigh_group.eq(Mux(self.weigh_first, self.last_group, next_group)),
+            self.weigh_next.eq(Mux(self.weigh_first, 0, next_group + 1)),
+            more.eq(self.weigh & (self.weigh_next != self.last_group)),
+            self.last.eq(self.sum & sum_last),
         ]
-        sum_last = Signal()
-        self.second = Signal()
         m.d.sync += [
             self.weigh_first.eq(self.score_last),
-            weighing.eq(self.weigh_more),
-            next_weighed.eq(self.weigh_next),
+            weighing.eq(more),
+            next_group.eq(self.weigh_next),
             self.sum.eq(self.weigh),
             self.sum_first.eq(self.weigh_first),
-            sum_last.eq(self.weigh & ~self.weigh_more),
-            self.second.eq((self.second | self.weigh_first) & ~self.finish),
-            self.finish.eq(sum_last),
-            running.eq((running | self.valid) & ~self.finish),
+            sum_last.eq(~more),
+            self.second.eq((self.second | self.weigh_first) & ~self.last),
         ]
-        m.d.comb += [self.take.eq(self.finish), self.done.eq(self.finish)]
 
     def _cache(self, m: Module) -> list[Value]:
         """Banks of cache entries; returns each bank's word read."""
@@ -351,7 +403,7 @@ class MlaEngine(wiring.Component):
         key = [
             saturate(
                 m,
-                round_shift(_signed(self.t[ROPE_T][ROPE * self.heads + i]), VEC.frac - CACHE.frac),
+                round_shift(self.t[ROPE_T][ROPE * self.heads + i].as_signed(), VEC.frac - CACHE.frac),
                 CACHE,
                 name=f"key_{i}",
             )
@@ -386,7 +438,6 @@ class MlaEngine(wiring.Component):
             entry = slice(CACHE.width * first, CACHE.width * (first + size))
             m.d.comb += [
                 lanes.query.eq(Cat(query)),
-                lanes.load.eq(self.start),
                 lanes.cache.eq(Cat(word[entry] for word in words)),
             ]
         return groups
@@ -447,10 +498,12 @@ class MlaEngine(wiring.Component):
         shifts = []
         for h in range(self.heads):
             total = Signal(UNIT.width + self.p.position_bits, name=f"weight_sum_{h}", reset_less=True)
+            after = Signal.like(total, name=f"weight_sum_after_{h}")
+            m.d.comb += after.eq(Mux(self.sum_first, 0, total) - sum(weights[h], Const(0, signed(1))))
+            mantissa, log = recip(m, after, name=f"recip_{h}")
             with m.If(self.sum):
-                m.d.sync += total.eq(Mux(self.sum_first, 0, total) - sum(weights[h], Const(0, signed(1))))
-            mantissa, log = recip(m, total, name=f"recip_{h}")
-            with m.If(self.finish):
+                m.d.sync += total.eq(after)
+            with m.If(self.last):
                 m.d.sync += self.context_mantissa[h].eq(mantissa)
             shift = Signal(shift_bits(self.p), name=f"shift_{h}")
             m.d.comb += shift.eq(log - UNIT.frac)  # a weight is 1.0 at the maximum: the sum is at least that
@@ -461,7 +514,7 @@ class MlaEngine(wiring.Component):
                 lanes.weight.eq(Cat(chain.from_iterable(weights))),
                 lanes.accumulate.eq(self.sum),
                 lanes.first.eq(self.sum_first),
-                lanes.finish.eq(self.finish),
+                lanes.last.eq(self.last),
                 lanes.shift.eq(Cat(shifts)),
             ]
             for h in range(self.heads):

@@ -5,13 +5,14 @@ differ only in their name, the names of their wires, ports and cells, and ``src`
 the kept one. It works bottom-up on the text, so that a parent whose children were merged can be merged too, and gives
 the same output for the same input.
 
-Two instances of one component are not equal when Amaranth has moved a constant from the parent into one of them (it
-does so for every input that the parent ties to a constant), or when one input or output is used in one place only.
+What Amaranth does to the ports of equal components by what is around them is undone before, by ``hw.boundary``.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from hw.boundary import PORT_CELL, USE_CELL
 
 _NAME = re.compile(r"(?<!\S)[\\$]\S+")
 _PORT = re.compile(r"\b(input|output|inout) \d+ ")
@@ -70,7 +71,29 @@ def parse(rtlil: str) -> list[RtlilModule]:
         elif keyword == "wire":
             line = line.replace(" signed ", " ", 1)
         current.body.append(line)
+    for module in modules:
+        _join_ports(module)
     return modules
+
+
+def _join_ports(module: RtlilModule) -> None:
+    """Replace the cells of ``hw.boundary`` by connections."""
+    body: list[str] = []
+    cell: str | None = None
+    ends: dict[str, str] = {}
+    for line in module.body:
+        words = line.split(" ", 2)
+        if words[0] == "cell" and words[1][1:] in (PORT_CELL, USE_CELL):
+            cell, ends = words[1][1:], {}
+        elif cell is None:
+            body.append(line)
+        elif words[0] == "connect":
+            ends[words[1][1:]] = words[2]
+        elif words[0] == "end":
+            if cell == PORT_CELL:
+                body.append(f"connect {ends['Y']} {ends['A']}")
+            cell = None
+    module.body = body
 
 
 def drop_initial_values(modules: Iterable[RtlilModule]) -> None:

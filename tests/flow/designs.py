@@ -70,34 +70,49 @@ class Unit(wiring.Component):
 
 
 class Shift(wiring.Component):
-    """Delays an input by one cycle and inverts it when told."""
+    """Delays an input by one cycle and inverts it when told; ``mask`` limits that to some bits."""
 
     d: In(4)
     invert: In(1)
     q: Out(4)
+    flag: Out(1)
+
+    def __init__(self, mask=0b1111):
+        self.mask = mask
+        super().__init__()
 
     def elaborate(self, platform):
         m = Module()
-        m.d.sync += self.q.eq(self.d ^ self.invert.replicate(4))
+        m.d.sync += self.q.eq(self.d ^ (self.invert.replicate(4) & self.mask))
+        m.d.sync += self.flag.eq(self.d.any())
         return m
 
 
 class Chain(wiring.Component):
-    """Three Shifts in a row; the last one's ``invert`` is a constant, which Amaranth moves into it."""
+    """Five Shifts in a row, whose ports Amaranth would make different.
+
+    The second has a constant input, the third its input from two places, the fourth an output that is used; only the
+    last one is another module.
+    """
 
     d: In(4)
     invert: In(1)
     q: Out(4)
+    flag: Out(1)
 
     def elaborate(self, platform):
         m = Module()
+        shifts = [Shift(0b0111 if i == 4 else 0b1111) for i in range(5)]
         previous = self.d
-        for i in range(3):
-            shift = Shift()
+        for i, shift in enumerate(shifts):
             m.submodules[f"shift_{i}"] = shift
-            m.d.comb += [shift.d.eq(previous), shift.invert.eq(1 if i == 2 else self.invert)]
+            m.d.comb += shift.invert.eq(1 if i == 1 else self.invert)
+            if i == 2:
+                m.d.comb += [shift.d[:2].eq(previous[2:]), shift.d[2:].eq(self.d[2:])]
+            else:
+                m.d.comb += shift.d.eq(previous)
             previous = shift.q
-        m.d.comb += self.q.eq(previous)
+        m.d.comb += [self.q.eq(previous), self.flag.eq(shifts[3].flag)]
         return m
 
 

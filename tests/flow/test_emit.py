@@ -28,7 +28,7 @@ def test_equal_modules_are_merged_with_their_parents():
 
 
 def test_different_modules_are_not_merged():
-    """A constant input makes a different module; it gets a number."""
+    """What is around a component makes no difference, what is in it does; the other module gets a number."""
     text, _ = to_rtlil(Chain(), "chain")
     assert sorted(modules(text)) == ["\\chain", "\\shift", "\\shift_2"]
 

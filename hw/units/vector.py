@@ -273,7 +273,7 @@ class _Build:
         m, u = self.m, self.u
         held, fresh = Signal.like(u.cmd.const, reset_less=True), Signal()
         write = u.load.valid & (u.load.space == Space.VECTOR)
-        read = ~self.have_constant & ~write
+        read = (self.is_score | (self.is_flow & u.cmd.weight)) & ~self.have_constant & ~write
         m.d.comb += [
             self.have_constant.eq(fresh & (held == u.cmd.const)),
             u.memory.en.eq(write | read),

@@ -9,7 +9,7 @@ import numpy as np
 
 from golden.fixed import mla, vector
 from golden.fixed.mx import quantise
-from golden.fixed.numbers import CACHE, CONST, CTX, KEY, NRM, ROWSCALE, SIG, UNIT, VEC, round_shift, saturate
+from golden.fixed.numbers import CONST, CTX, KEY, NRM, ROWSCALE, SIG, UNIT, VEC, round_shift, saturate
 from hw.layouts import Combine, Eps, Norm, Out, Source, VectorOp
 from hw.params import BLOCK, SLOTS, T_REGS, Params, from_preset
 from hw.units.vector import check_command
@@ -18,6 +18,13 @@ BASE: dict[str, Any] = dict(
     op=VectorOp.FLOW, index=0, src=Source.T0, combine=Combine.RESIDUAL, n=0, norm=Norm.NONE, whole=0, eps=Eps.RMS,
     weight=0, weight_frac=CONST.frac, gate=0, gate_reg=0, out=Out.SLOTS, slot=0, segments=1, layer=0, const=0,
 )  # fmt: skip
+
+
+def legal(**fields: Any) -> dict[str, Any]:
+    """A command with the given fields, the others 0."""
+    command = {**BASE, **fields}
+    check_command(command)
+    return command
 
 
 def params(name: str) -> Params:
@@ -135,9 +142,9 @@ class Stimulus:
         self.scored = 0  # snapshots with a score, and the prefix after them
 
     def values(self, width: int, count: int) -> np.ndarray:
-        """Signed values: one magnitude for all, mixed ones, extremes, sparse, all zero, or powers of two."""
+        """Signed values: one magnitude or mixed ones, extremes, sparse, all zero, powers of two, rounding ties."""
         rng, top = self.rng, width - 1
-        kind = rng.integers(8)
+        kind = rng.integers(9)
         if kind == 0:
             return np.zeros(count, np.int64)
         if kind == 1:
@@ -149,7 +156,10 @@ class Stimulus:
             return np.clip(
                 (powers + rng.integers(-1, 2, count)) * rng.choice([-1, 1], count), -(1 << top), (1 << top) - 1
             )
-        shifts = rng.integers(0, top) if kind < 6 else rng.integers(0, top, count)
+        if kind == 4:
+            ties = (rng.integers(0, 64, count) << rng.integers(0, top - 6, count)) + rng.integers(-1, 2, count)
+            return ties * rng.choice([-1, 1], count)
+        shifts = rng.integers(0, top) if kind < 7 else rng.integers(0, top, count)
         return rng.integers(-(1 << top), 1 << top, count) >> shifts
 
     def operands(self) -> Operands:
@@ -227,7 +237,8 @@ class Stimulus:
         rng = self.rng
         while True:
             fields = dict(
-                src=Source(int(rng.integers(8))), combine=Combine(int(rng.integers(2))), norm=Norm(int(rng.integers(4))),
+                src=Source(int(rng.integers(8))), combine=Combine(int(rng.integers(2))),
+                norm=Norm(int(rng.integers(4))),
                 whole=int(rng.integers(2)), eps=Eps(int(rng.integers(4))), weight=int(rng.integers(2)),
                 weight_frac=int(rng.choice([CONST.frac, ROWSCALE.frac])), gate=int(rng.integers(2)),
                 gate_reg=int(rng.integers(4)), const=self._word(),
@@ -237,22 +248,13 @@ class Stimulus:
             if fields["combine"] == Combine.EXPERTS and fields["whole"]:
                 continue
             most = 2 if fields["combine"] == Combine.EXPERTS else self.p.candidates
-            command = self._command(**fields, n=int(rng.integers(1, most + 1)), **slots)
             try:
-                check_command(command)
+                return self._command(**fields, n=int(rng.integers(1, most + 1)), **slots)
             except ValueError:
                 continue
-            return command
 
     def _word(self) -> int:
         return int(self.rng.integers(self.words))
 
     def _command(self, **fields: Any) -> dict[str, Any]:
-        command = {**BASE, **fields}
-        check_command(command)
-        return command
-
-
-def latent_width() -> int:
-    """Bits of a cached latent."""
-    return CACHE.width
+        return legal(**fields)

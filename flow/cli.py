@@ -58,6 +58,9 @@ Checkpoint = Annotated[
     typer.Option("--checkpoint", help="Checkpoint folder; without --config, its config.json is the model."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Record = Annotated[
+    Path | None, typer.Option("--record", help="Also keep the figures in this file, under the Verilog's hash.")
+]
 Tokens = Annotated[str, typer.Option("--tokens", help="Token ids, such as 5,17,300.")]
 
 
@@ -72,6 +75,7 @@ def generate(
     checkpoint: Checkpoint = None,
     quantise: Annotated[bool, typer.Option("--quantise", help="float only: MXFP4 matrices, MXFP8 inputs.")] = False,
     as_json: AsJson = False,
+    record: Record = None,
 ) -> None:
     """Continue PROMPT greedily; the text made is printed on stdout.
 
@@ -79,7 +83,7 @@ def generate(
     """
     from flow.commands import generate as command
 
-    command.run(prompt, tokens, str(on), config, checkpoint, quantise, as_json)
+    command.run(prompt, tokens, str(on), config, checkpoint, quantise, as_json, record)
 
 
 @app.command()
@@ -151,6 +155,34 @@ def evaluate(
     from flow.commands import training as command
 
     raise typer.Exit(command.evaluate(config, checkpoint, windows, as_json))
+
+
+@app.command()
+def rtl(
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write.")],
+    config: Config = None,
+    checkpoint: Checkpoint = None,
+) -> None:
+    """Write a chip: nanok3.v (top nanok3), macro views, image.bin, manifest.json (formats, addresses, hashes).
+
+    The folder appears whole or not at all.
+    """
+    from flow import rtl as command
+
+    command.write(config, checkpoint, out)
+
+
+@app.command()
+def synth(
+    config: Preset = "nano-k3",
+    as_json: AsJson = False,
+    record: Record = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Modules mapped at once.")] = 2,
+) -> None:
+    """Synthesise a preset's chip to Nangate 45: area, worst slack at 10 ns, paths from and to macros (cached)."""
+    from flow.commands import synth as command
+
+    command.run(config, as_json, record, workers)
 
 
 @app.command()

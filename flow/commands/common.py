@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 console = Console(stderr=True, highlight=False)
 CHIP_POSITIONS = 256  # the longest context any chip has
 SEED = 0
+DEFAULT = "nano-k3"
 
 
 class CommandError(Exception):
@@ -30,7 +31,7 @@ def load(config: str | None, checkpoint: Path | None) -> LoadedModel:
     from golden.checkpoint import load_preset_model
 
     if config is None and checkpoint is None:
-        config = "nano-k3"
+        config = DEFAULT
     return load_preset_model(config, checkpoint, SEED)
 
 

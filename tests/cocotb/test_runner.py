@@ -3,7 +3,7 @@
 import pytest
 
 from hw.memory.sram import Sram
-from tests.cocotb import runner
+from sim import verilator
 from tests.cocotb.runner import BenchFailed, BuildFailed, build, run
 
 SHAPE = {"depth": 16, "width": 40}
@@ -37,7 +37,7 @@ def test_bench_without_tests_is_noticed():
 
 def test_second_build_compiles_nothing(monkeypatch):
     made = make()
-    monkeypatch.setattr(runner, "_compile", lambda *a: pytest.fail("compiled again"))
+    monkeypatch.setattr(verilator, "_compile", lambda *a: pytest.fail("compiled again"))
     assert make() == made
     with pytest.raises(pytest.fail.Exception):
         build(Sram(**{**SHAPE, "width": 41}), "sram_example")

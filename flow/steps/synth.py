@@ -24,8 +24,8 @@ import typer
 from rich.console import Console
 
 from flow.nangate45 import library as nangate45
-from flow.steps import sta
-from hw import yosys
+from flow.steps import repair, sta
+from hw import dedup, yosys
 from hw.emit import BLACKBOXES, LIBERTY, MACROS, MODELS, plain_header
 from hw.memory.macro_model import PRICE_BITS_PER_UM2
 
@@ -65,12 +65,13 @@ class SynthConfig:
 
 @dataclass
 class ModuleNumbers:
-    """One synthesised module: its own cells (children's not included), children, ABC's delay and script."""
+    """One synthesised module: its own cells (children's not included), children, ABC's delay and script, buffers."""
 
     cells: Counter[str]
     children: Counter[str]
     delay_ps: float
     script: str
+    repair_buffers: int
 
 
 def _module_names(files: Iterable[Path]) -> list[str]:
@@ -191,7 +192,14 @@ def _count(stat_file: Path) -> dict[str, Counter[str]]:
 
 
 def _synthesise(
-    rtl: list[Path], blackboxes: Path | None, top: str, lib: Path, config: SynthConfig, workers: int, work: Path
+    rtl: list[Path],
+    blackboxes: Path | None,
+    macros: dict[str, dict[str, Any]],
+    top: str,
+    lib: Path,
+    config: SynthConfig,
+    workers: int,
+    work: Path,
 ) -> dict[str, ModuleNumbers]:
     """From Verilog to ``netlist.v`` in ``work``; returns the numbers of every module."""
     declared = _module_names(rtl)
@@ -222,10 +230,19 @@ def _synthesise(
     largest_first = sorted(kept, key=lambda name: -(work / f"{name}.front.il").stat().st_size)
     with ThreadPoolExecutor(workers) as pool:
         mapped = {name: (delay, script) for name, delay, script in pool.map(task, largest_first)}
+    design = [dedup.parse((work / f"{name}.mapped.il").read_text())[0] for name in kept]
+    added = repair.repair(
+        design,
+        repair.read_pins(lib),
+        macros,
+        repair.read_wire_load(lib, config.constraints.wire_load),
+    )
+    (work / "design.il").write_text("\n".join(module.text() for module in design) + "\n")
+    console.print(f"  {sum(added.values())} buffers on nets too heavy for their driver")
     back = [f"read_liberty -lib -ignore_miss_func {lib}"]
     back += [f"read_verilog -lib {blackboxes}"] if blackboxes is not None else []
-    back += [f"read_rtlil {work / name}.mapped.il" for name in kept]
     back += [
+        f"read_rtlil {work / 'design.il'}",
         f"hierarchy -check -top {top}",
         "check -assert -mapped",
         f"tee -q -o {work / 'stat.json'} stat -json",
@@ -238,7 +255,7 @@ def _synthesise(
         if name not in mapped:
             continue
         children = Counter({kind: number for kind, number in cells.items() if kind in mapped})
-        numbers[name] = ModuleNumbers(cells - children, children, *mapped[name])
+        numbers[name] = ModuleNumbers(cells - children, children, *mapped[name], added[name])
     return numbers
 
 
@@ -270,6 +287,7 @@ def tree(
         "module": top,
         "abc_delay_ns": round(module.delay_ps / 1000, 4),
         "abc_script": module.script,
+        "repair_buffers": module.repair_buffers,
         "own_area_um2": round(own, 3),
         "area_um2": round(own + sum(c["count"] * c["area_um2"] for c in children), 3),
         "cells": sum(cells.values()) + sum(c["count"] * c["cells"] for c in children),
@@ -320,10 +338,11 @@ def _nodes(root: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _versions(config: SynthConfig) -> dict[str, str]:
     program = sta.executable(config.sta_program)
+    sources = (__file__, sta.__file__, repair.__file__, nangate45.__file__)
     return {
         "pyosys": importlib.metadata.version("pyosys"),
         "opensta": sta.version(program) if program else "missing",
-        "flow": hashlib.sha256(Path(__file__).read_bytes() + Path(sta.__file__).read_bytes()).hexdigest()[:12],
+        "flow": hashlib.sha256(b"".join(Path(file).read_bytes() for file in sources)).hexdigest()[:12],
     }
 
 
@@ -373,7 +392,7 @@ def run(
     console.print(f"synthesis of {top}: {len(rtl)} file(s), {workers} workers")
     begin = time.monotonic()
     try:
-        numbers = _synthesise(rtl, blackboxes, top, lib, config, workers, work)
+        numbers = _synthesise(rtl, blackboxes, macros, top, lib, config, workers, work)
         root = tree(numbers, top, nangate45.cell_areas(lib), macros)
         used = sorted({kind for node in _nodes(root) for kind in node["macros"]})
         liberties = [lib, *([macro_lib] if macro_lib else [])]

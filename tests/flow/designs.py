@@ -1,6 +1,6 @@
 """Small components for the tests of Verilog generation and synthesis."""
 
-from amaranth.hdl import Cat, Const, Module, Signal, signed
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -155,4 +155,33 @@ class Wires(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.d.comb += self.y.eq(Cat(self.a[2:], self.a[:2], Const(0b10, 2)))
+        return m
+
+
+class Leaf(wiring.Component):
+    """A little logic that a broadcast ends in."""
+
+    d: In(2)
+    en: In(1)
+    q: Out(2)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.q.eq(Mux(self.en, self.d, ~self.d))
+        return m
+
+
+class Broadcast(wiring.Component):
+    """One gate feeds many modules: too much for it, however little each of them is."""
+
+    def __init__(self, leaves=300):
+        self.leaves = leaves
+        super().__init__({"e": In(3), "d": In(2), "q": Out(2 * leaves)})
+
+    def elaborate(self, platform):
+        m = Module()
+        for i in range(self.leaves):
+            leaf = Leaf()
+            m.submodules[f"leaf_{i}"] = leaf
+            m.d.comb += [leaf.d.eq(self.d), leaf.en.eq(self.e.xor()), self.q[2 * i : 2 * i + 2].eq(leaf.q)]
         return m

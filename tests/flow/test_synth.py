@@ -1,15 +1,16 @@
 """Synthesis of small designs: metrics, netlists, failures that must be clear."""
 
 import re
+from collections import defaultdict
 
 import pytest
 
 from flow.nangate45 import library as nangate45
-from flow.steps import sta, synth
+from flow.steps import repair, sta, synth
 from hw import yosys
 from hw.emit import MODELS, emit_verilog
 from hw.memory.macro_model import MacroSpec, cost
-from tests.flow.designs import Inferred, Mac, Multiply, Unit, Wires
+from tests.flow.designs import Broadcast, Inferred, Mac, Multiply, Unit, Wires
 
 needs_sta = pytest.mark.skipif(sta.executable() is None, reason="OpenSTA (sta) is not installed")
 NO_STA = synth.SynthConfig(sta_program="sta-that-does-not-exist")
@@ -131,6 +132,49 @@ def test_wires_become_buffers_and_ties(tmp_path):
     text = open(f"{result['directory']}/netlist.v").read()
     assert text.count("BUF_X1") >= 4 and "LOGIC0_X1" in text and "LOGIC1_X1" in text and "assign" not in text
     assert result["metrics"]["synth__design__instance__count__stdcell"] >= 6
+
+
+def heaviest_net(text: str, lib) -> float:
+    """Largest load of a net in a netlist of one module, as a part of what its driver may carry."""
+    pins = repair.read_pins(lib)
+    wire = repair.read_wire_load(lib, sta.Constraints().wire_load)
+    loads, limits = defaultdict(list), {}
+    for kind, body in re.findall(r"^  (\w+) \S+ \(\n(.*?)\n  \);", text, flags=re.M | re.S):
+        for pin, net in re.findall(r"\.(\w+)\((.*?)\)", body):
+            known = pins[kind][pin]
+            if known.direction == "output":
+                limits[net.strip()] = known.max_load_ff
+            else:
+                loads[net.strip()].append(known.cap_ff)
+    return max((sum(caps) + wire.cap_ff(len(caps))) / limits.get(net, 1e9) for net, caps in loads.items())
+
+
+def test_broadcasts_are_buffered_across_modules(tmp_path):
+    """A gate that feeds 300 modules gets a tree of buffers; no driver is overloaded and the function is the same."""
+    verilog = emit_verilog(Broadcast(), "broadcast", out_dir=tmp_path / "rtl")
+    config = synth.SynthConfig(keep=("leaf",), sta_program=NO_STA.sta_program)
+    result = synth.run(tmp_path / "rtl", "broadcast", tmp_path / "out", config)
+    assert result["metrics"]["nanok3__count__modules"] == 2
+    assert result["tree"]["repair_buffers"] > 10
+    lib, flat = nangate45.locate().liberty, tmp_path / "flat.v"
+    netlist = f"read_verilog {result['directory']}/netlist.v"
+    yosys.run(
+        [f"read_liberty -lib -ignore_miss_func {lib}", netlist, "hierarchy -top broadcast", "flatten", "splitnets"]
+        + ["opt_clean -purge", f"write_verilog -noattr -noexpr {flat}"]
+    )
+    assert 0 < heaviest_net(flat.read_text(), lib) <= 1.0
+    cells = [f"read_liberty -ignore_miss_func {lib}", netlist]
+    prove_equal([f"read_verilog {verilog}"], cells, "broadcast")
+
+
+def test_wire_load_follows_the_library():
+    """Length by fanout: the table's points, straight lines between them, the slope beyond; 0.1774 fF per unit."""
+    wire = repair.read_wire_load(nangate45.locate().liberty, "5K_hvratio_1_1")
+    assert wire.cap_ff(1) == pytest.approx(0.1774 * 1.7460)
+    assert wire.cap_ff(10) == pytest.approx(0.1774 * (25.4842 + 27.0320) / 2)
+    assert wire.cap_ff(13) == pytest.approx(0.1774 * (27.0320 + 2 * 5))
+    with pytest.raises(ValueError, match="no wire-load model nothing"):
+        repair.read_wire_load(nangate45.locate().liberty, "nothing")
 
 
 def test_slow_scripts_are_stopped(tmp_path, monkeypatch):

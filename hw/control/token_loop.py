@@ -121,7 +121,7 @@ class TokenLoop(wiring.Component):
         with m.If(beat):
             m.d.sync += [
                 self.prompt_length.eq(self.prompt_length + ~full),
-                too_long.eq(too_long | full),
+                too_long.eq(full),
                 bad_token.eq(bad_token | (token >= limits.vocab_size)),
                 self.prompt_ready.eq(self.s_axis_prompt_tlast),
             ]

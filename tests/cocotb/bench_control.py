@@ -457,14 +457,15 @@ async def while_running(dut):
 
 
 @cocotb.test()
-async def token_stall(dut):
+@cocotb.parametrize(count=[2, 4])
+async def token_stall(dut, count):
     """A token stream that is not read: nothing is lost, one token is stored, the waiting is counted."""
     bench = await ready(dut)
     bench.lengths = 0, 0
     await bench.load_good()
     bench.tokens.pause = True
     prompt = bench.random_prompt(2)
-    await bench.start_run(prompt, 4)
+    await bench.start_run(prompt, count)
     await ClockCycles(dut.clk, 50)
     assert await bench.read(Register.TOKENS) == 1
     before = await bench.read(Register.TOKEN_STALLS)
@@ -473,8 +474,9 @@ async def token_stall(dut):
     after = await bench.read(Register.TOKEN_STALLS)
     assert after - before == bench.cycle - first
     assert await bench.read(Register.POSITION) == 2
+    assert await bench.read(Register.STATUS) & Status.RUNNING
     bench.tokens.pause = False
-    await bench.finish_run(prompt, 4)
+    await bench.finish_run(prompt, count)
 
 
 @cocotb.test()
@@ -515,6 +517,14 @@ async def soft_reset(dut):
         assert await bench.read(Register.PROMPT) == 0
         bench.forget_tokens()
         await bench.run(bench.random_prompt(3), 2)
+    bench.tokens.set_pause_generator(itertools.repeat(True))
+    await bench.start_run(bench.random_prompt(1), 3)
+    await ClockCycles(dut.clk, 60)
+    assert int(dut.m_axis_tokens_tvalid.value)
+    assert await bench.command(Command.SOFT_RESET) == Error.NONE
+    assert not int(dut.m_axis_tokens_tvalid.value), "a token of the run that was ended"
+    bench.tokens.clear_pause_generator()
+    bench.tokens.pause = False
     _, words = bench.random_contents()
     bench.image.set_pause_generator(itertools.chain([False] * 15, itertools.repeat(True)))
     await bench.image.send(AxiStreamFrame(words))

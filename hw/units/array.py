@@ -134,7 +134,7 @@ class ArrayUnit(wiring.Component):
     def _issue(self, m: Module, stages: list[Signal]) -> None:
         """Stage 0: which word is issued, its address, when the command is taken."""
         p, cmd, w = self.p, self.cmd, stages[0]
-        embed, head = cmd.func == Func.EMBED, cmd.func == Func.HEAD
+        embed = cmd.func == Func.EMBED
         index, group, block = Signal(WEIGHT_ADDR_BITS), Signal(GROUP_BITS), Signal(2)
         fetched = Signal()  # EMBED: the word with the token's row is in the memory's output
         fetch, issue = Signal(), Signal()

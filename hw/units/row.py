@@ -21,7 +21,7 @@ SUM_BITS = VEC.width + 2
 
 
 class Operand(data.Struct):
-    """A decoded MX block: magnitudes in units of 2**-9, three times them, signs, and SHIFT_BASE minus its scale code."""
+    """A decoded MX block: magnitudes in units of 2**-9, three times them, signs; SHIFT_BASE minus the scale code."""
 
     once: data.ArrayLayout(UNITS_BITS, BLOCK)
     thrice: data.ArrayLayout(BASE_BITS, BLOCK)
@@ -33,8 +33,8 @@ class RowControl(data.Struct):
     """Stage 1: ``valid`` word, ``first`` and ``last`` of its group, ``embed`` (an element of an embedding in place of
     column 0).
 
-    Write-back (stage 1 of LINEAR, the last stage of the slow functions): ``slow`` takes the lane's result, ``add`` adds
-    it to P.
+    Write-back (stage 1 of LINEAR, the last stage of the slow functions): ``slow`` takes the lane's result to T, ``add``
+    adds the row sum to P in place of overwriting it.
     """
 
     valid: 1
@@ -113,11 +113,13 @@ def scaled(m: Module, x: Signal, shift: Signal, valid: Value) -> tuple[Signal, V
     m.d.comb += rotated.eq(Cat(extended, extended) >> by)
     inside = Signal(n)  # bits that come from x: others are its sign (right shift) or 0 (left shift)
     m.d.comb += inside.eq(Cat((i + by >= 32) == left for i in range(n)))
-    beyond = Cat((j - shift) >= n - 1 for j in range(len(x) - 1))  # bits that must equal the sign
+    # bits that must equal the sign: those shifted to n - 1 and beyond, of a value with one more bit 0 below
+    beyond = Cat((j - shift) >= n - 1 for j in range(-1, len(x) - 1))
+    changes = (Cat(Const(0, 1), x) ^ sign.replicate(len(x) + 1))[:-1]
     fits, kept = Signal(), Signal(n)
     fill, limit = (sign & ~left).replicate(n), Cat((~sign).replicate(n - 1), sign)
     m.d.comb += [
-        fits.eq(~((x ^ sign.replicate(len(x)))[:-1] & beyond).any()),
+        fits.eq(~(changes & beyond).any()),
         kept.eq(Mux(fits, (rotated[:n] & inside) | (fill & ~inside), limit)),
     ]
     last = rotated[31] & ~left & shift.any() & fits  # the last bit dropped; adding it must not pass the maximum
@@ -197,7 +199,7 @@ class ArrayRow(wiring.Component):
         return y
 
     def _write(self, m: Module, fast: Value, slow: Value) -> None:
-        """T and P of this row's lanes."""
+        """T and P of this row's lanes. P takes row sums only (LINEAR and EMBED)."""
         c = self.control
         result = Signal(signed(VEC.width))
         m.d.comb += result.eq(Mux(c.slow, slow, fast))
@@ -210,7 +212,7 @@ class ArrayRow(wiring.Component):
         prefix = [Signal(signed(VEC.width), name=f"p_{group}", reset_less=True) for group in range(self.p.groups)]
         before = Signal(signed(VEC.width))
         m.d.comb += before.eq(Mux(c.add, Cat(*prefix).word_select(self.p_read, VEC.width), 0))
-        summed = saturate(m, before + result, VEC, "p_next")
+        summed = saturate(m, before + fast, VEC, "p_next")
         for group, cell in enumerate(prefix):
             with m.If(self.p_we[group]):
                 m.d.sync += cell.eq(summed)

@@ -1,7 +1,7 @@
 """Model and bench of the array unit, shared by Amaranth's simulator and cocotb.
 
-``ArrayModel`` executes array commands with the twin's functions; ``run_commands`` drives a unit through ``io`` (set, get,
-settle, tick) and compares registers, logits, addresses and completion times with the model.
+``ArrayModel`` executes array commands with the twin's functions; ``run_commands`` drives a unit through ``io`` (set,
+get, settle, tick) and compares registers, logits, addresses and completion times with the model.
 """
 
 from dataclasses import dataclass, field
@@ -183,6 +183,7 @@ class Bench:
         self.logits: list[tuple[int, np.ndarray]] = []
         self.head_issued = self.head_seen = self.head_due = 0
         self.completed = 0
+        self.finished = False
         self.issues: list[list[int]] = []  # cycles of the words of each command
 
     def show(self, c: Command) -> None:
@@ -215,15 +216,22 @@ class Bench:
         await io.tick()
         if enable:
             io.set("weight_data", self.model.word(addr % self.model.words))
-        if done:
-            self.finish()
+        self.finished = bool(done)
         self.cycle += 1
+
+    async def settle(self) -> None:
+        """Outputs of this cycle are valid; what completed at the last edge is visible in the registers."""
+        await self.io.settle()
+        if self.finished:
+            self.finish()
+            self.finished = False
 
     def finish(self) -> None:
         """A command has completed: its results are visible now."""
         assert self.takes, f"cycle {self.cycle}: done without a command"
         taken, c = self.takes.pop(0)
-        assert self.cycle - taken == LATENCY[c.func], f"{c.func}: done {self.cycle - taken} cycles after take"
+        spent = self.cycle - 1 - taken
+        assert spent == LATENCY[c.func], f"{c.func}: done {spent} cycles after take"
         self.model.execute(c)
         if c.func == Func.HEAD:
             self.head_due += c.groups
@@ -243,7 +251,7 @@ class Bench:
             self.hide()
             io.set("valid", 0)
             io.set("head_ready", int(self.rng.random() < self.ready))
-            await io.settle()
+            await self.settle()
             assert not io.get("take") and not io.get("weight_en"), "works without a command"
             await self.cycle_end()
         self.show(c)
@@ -255,7 +263,7 @@ class Bench:
         for _ in range(10_000):
             ready = int(self.rng.random() < self.ready)
             io.set("head_ready", ready)
-            await io.settle()
+            await self.settle()
             if io.get("weight_en"):
                 assert len(issued) < len(expected), "too many words"
                 assert io.get("weight_addr") == expected[len(issued)]
@@ -278,9 +286,28 @@ class Bench:
         """Until everything has completed."""
         self.io.set("valid", 0)
         for _ in range(8):
-            await self.io.settle()
+            await self.settle()
             await self.cycle_end()
         assert not self.takes and not self.logits
+
+
+def exact_operand(c: Command) -> Command:
+    """Slots that, with words of ``exact_words``, make any VEC sums: powers of two, two blocks of twelve bits."""
+    c.slot, c.blocks = 2, 2
+    c.codes, c.scales = np.zeros((SLOTS, 32), np.int64), np.full(SLOTS, 127)
+    c.codes[2:4, :12] = (np.arange(12) + 1) << 3  # 2**-6 .. 2**5
+    c.scales[2:4] = 127 - 7, 127 + 5
+    return c
+
+
+def exact_words(model: ArrayModel, base: int, sums: np.ndarray) -> None:
+    """Set weight words from ``base`` on such that the row sums are ``sums`` [groups, rows]."""
+    columns = np.arange(12)
+    low, high = sums & 4095, sums >> 12
+    at = base + 2 * np.arange(len(sums))
+    model.codes[base : base + 2 * len(sums)], model.scales[base : base + 2 * len(sums)] = 0, 127
+    model.codes[at, :, :12] = 2 * (low[..., None] >> columns & 1)
+    model.codes[at + 1, :, :12] = 2 * (np.abs(high)[..., None] >> columns & 1) | np.where(high < 0, 8, 0)[..., None]
 
 
 def random_command(p: Params, rng: np.random.Generator, words: int, funcs=tuple(Func)) -> Command:

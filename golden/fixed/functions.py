@@ -47,7 +47,8 @@ def build(
         y0, y1, y2 = (f(left + width * u) for u in (0.0, u1, u2))
         d1, d2 = (y1 - y0) / u1, (y2 - y0) / u2
         c2 = (d2 - d1) / (u2 - u1)
-        rows.append(tuple(math.floor(c * scale + 0.5) for c in (y0, d1 - c2 * u1, c2)))
+        c0, c1, c2 = (math.floor(c * scale + 0.5) for c in (y0, d1 - c2 * u1, c2))
+        rows.append((c0, c1, c2))
     return Quadratic(name, dx_bits, out_frac, tuple(rows))
 
 

@@ -83,21 +83,21 @@ class Twin:
     def step(self, tokens: Ints, state: TwinState) -> Ints:
         """One token per sequence: tokens [B] -> logits [B, vocab] VEC; ``state`` moves on in place."""
         c, w = self.cfg, self.weights
-        prefix: Ints | None = dequantise_row(w.embed, ints(tokens))
+        prefix = dequantise_row(w.embed, ints(tokens))
         self.record("embedding", prefix, VEC)
         blocks: list[Ints] = []
         for i, layer in enumerate(w.layers):
             scope = f"layer.{i}"
             x = self.mix(blocks, prefix, layer.attn_mix)
             self.record(f"{scope}.attn_in", x, VEC)
-            if i in c.block_starts():
+            restart = i in c.block_starts()
+            if restart:
                 blocks.append(prefix)
-                prefix = None
             x = vector.rms(x, VEC, layer.attn_norm, c.rms_norm_eps)
             self.record(f"{scope}.attn_norm", x, NRM)
             out = self.attention(i, layer, quantise(x, NRM), state, scope)
             self.record(f"{scope}.attn_out", out, VEC)
-            prefix = out if prefix is None else saturate(prefix + out, VEC)
+            prefix = out if restart else saturate(prefix + out, VEC)
             self.record(f"{scope}.prefix_attn", prefix, VEC)
             h = self.mix(blocks, prefix, layer.mlp_mix)
             self.record(f"{scope}.mlp_in", h, VEC)

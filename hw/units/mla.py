@@ -16,7 +16,6 @@ from amaranth.lib.wiring import In, Out
 from golden.fixed.mla import SCALE_FRAC, score_factor
 from golden.fixed.numbers import CACHE, CTX, QUERY, SCORE, UNIT, VEC
 from hw.arith.basic import round_shift, saturate
-from hw.arith.carry_save import carry_save_sum
 from hw.arith.functions import exp2_neg, recip
 from hw.layouts import MANTISSA_BITS, MlaCommand, registers, vector
 from hw.memory.sram import Sram
@@ -43,27 +42,31 @@ def block(p: Params) -> int:
     return max(2, p.mla_positions)
 
 
-def _product_sum(m: Module, xs: list[Value], cs: list[Value], pair_sums: list[Value], bits: int, name: str) -> Signal:
-    """Sum of xs[k] * cs[k], modulo 2**bits; pair_sums[i] = xs[2 i] + xs[2 i + 1]. cs are CACHE words."""
-    width = len(pair_sums[0])  # of a row
+Pair = tuple[Value, Value, Value]
+
+
+def _product_sum(m: Module, xs: list[Pair], cs: list[Pair], bits: int, name: str) -> Signal:
+    """Sum of products of CACHE words with X, modulo 2**bits.
+
+    Each X pair is (X0, X1, X0 + X1), signed, one width; each c pair says for every bit whether only C0, only C1 or both
+    have it.
+    """
+    width = len(xs[0][0])
     top = 1 << (width - 1)
-    rows: list[tuple[Value, int]] = []
+    total: Value = Const(0, 1)
     constant = 0
-    for i, both in enumerate(pair_sums):
-        x0, x1, x01 = (x.as_signed() for x in (xs[2 * i], xs[2 * i + 1], both))
+    for i, (x, c) in enumerate(zip(xs, cs, strict=True)):
         for bit in range(CACHE.width):
-            c0, c1 = cs[2 * i][bit], cs[2 * i + 1][bit]
-            picks = (c0 & ~c1, c1 & ~c0, c0 & c1)
-            zero, one, two = (x & pick.as_signed() for x, pick in zip((x0, x1, x01), picks, strict=True))
+            row = Signal(width, name=f"{name}_{i}_{bit}")
+            first, second, both = (Mux(has[bit], value, 0) for has, value in zip(c, x, strict=True))
             # a row is unsigned with its sign bit inverted; the sign bit of c weighs -2**15: minus v is ~v + 1
             negative = bit == CACHE.width - 1
-            row = Signal(width, name=f"{name}_{i}_{bit}")
-            m.d.comb += row.eq((zero | one | two)[:width] ^ ((top - 1) if negative else top))
-            rows.append((row, bit))
+            m.d.comb += row.eq((first | second | both) ^ ((top - 1) if negative else top))
+            total = total + (row << bit)
             constant += ((1 - top) if negative else -top) << bit
-    ones = Signal(bits, name=f"{name}_constant")
-    m.d.comb += ones.eq(constant)
-    return carry_save_sum(m, [*rows, (ones, 0)], bits, name)
+    y = Signal(bits, name=name)
+    m.d.comb += y.eq(total + (constant % (1 << bits)))
+    return y
 
 
 class MlaLanes(wiring.Component):
@@ -107,34 +110,36 @@ class MlaLanes(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m = Module()
         heads = range(self.p.model.num_attention_heads)
-        xs = [self._operands(m, head) for head in heads]
+        xs = [self._query_pairs(m, head) for head in heads]
         for unit in range(self.lanes if self.values else self.p.mla_positions):
-            operands = self._cache_operands(m, unit)
+            cs = self._cache_pairs(m, unit)
             for head in heads:
-                self._unit(m, unit, head, operands, *xs[head])
+                self._unit(m, unit, head, xs[head], cs)
         return m
 
-    def _cache_operands(self, m: Module, unit: int) -> list[Value]:
+    def _cache_pairs(self, m: Module, unit: int) -> list[Pair]:
         """Unit ``unit``'s cached values: the lanes of position ``unit``, in pass 2 lane ``unit`` of all positions."""
         lanes, positions = self.lanes, self.p.mla_positions
         operands: list[Value] = []
         for k in range(lanes):
             straight = self.cache[unit * lanes + k] if unit < positions else None
             across = self.cache[k * lanes + unit] if k < positions and self.values else None
-            value = Signal(CACHE.width, name=f"c_{unit}_{k}")
             if straight is None or across is None:
-                m.d.comb += value.eq(next((v for v in (straight, across) if v is not None), Const(0)))
-            elif unit == k:
-                m.d.comb += value.eq(straight)
+                operands.append(next((v for v in (straight, across) if v is not None), Const(0, CACHE.width)))
             else:
-                m.d.comb += value.eq(Mux(self.second, across, straight))
-            operands.append(value)
-        return operands
+                operands.append(straight if unit == k else Mux(self.second, across, straight))
+        pairs: list[Pair] = []
+        for i in range(0, lanes, 2):
+            c0, c1 = operands[i : i + 2]
+            only0, only1, both = (Signal(CACHE.width, name=f"c_{unit}_{i}_{n}") for n in ("only0", "only1", "both"))
+            m.d.comb += [only0.eq(c0 & ~c1), only1.eq(~c0 & c1), both.eq(c0 & c1)]
+            pairs.append((only0, only1, both))
+        return pairs
 
-    def _operands(self, m: Module, head: int) -> tuple[list[Value], list[Value]]:
-        """Query (pass 1) or minus weights (pass 2) of a head, and their pair sums."""
+    def _query_pairs(self, m: Module, head: int) -> list[Pair]:
+        """Query (pass 1) or minus weights (pass 2) of a head."""
         lanes, positions = self.lanes, self.p.mla_positions
-        width = OPERAND if self.values else QUERY.width
+        width = 1 + (OPERAND if self.values else QUERY.width)
         xs: list[Value] = []
         for k in range(lanes):
             raw = self.query[head * lanes + k].as_signed()
@@ -146,16 +151,16 @@ class MlaLanes(wiring.Component):
             else:
                 m.d.comb += x.eq(query)
             xs.append(x)
-        sums: list[Value] = []
-        for i in range(lanes // 2):
-            both = Signal(signed(width + 1), name=f"x_{head}_{2 * i}_{2 * i + 1}")
-            m.d.comb += both.eq(xs[2 * i] + xs[2 * i + 1])
-            sums.append(both)
-        return xs, sums
+        pairs: list[Pair] = []
+        for i in range(0, lanes, 2):
+            both = Signal(signed(width), name=f"x_{head}_{i}_{i + 1}")
+            m.d.comb += both.eq(xs[i] + xs[i + 1])
+            pairs.append((xs[i], xs[i + 1], both))
+        return pairs
 
-    def _unit(self, m: Module, unit: int, head: int, cs: list[Value], xs: list[Value], sums: list[Value]) -> None:
+    def _unit(self, m: Module, unit: int, head: int, xs: list[Pair], cs: list[Pair]) -> None:
         """Products of one unit and one head, and what becomes of them."""
-        product = _product_sum(m, xs, cs, sums, self.product_bits, f"product_{unit}_{head}").as_signed()
+        product = _product_sum(m, xs, cs, self.product_bits, f"product_{unit}_{head}").as_signed()
         if unit < self.p.mla_positions:
             m.d.comb += self.partial[unit * self.p.model.num_attention_heads + head].eq(product[: self.partial_bits])
         if self.values:

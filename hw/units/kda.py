@@ -12,7 +12,8 @@ from amaranth.lib.wiring import In, Out
 
 from golden.fixed.numbers import KEY, NRM, READ, SIG, STATE, UNIT, VEC
 from hw.arith.basic import round_shift, saturate
-from hw.arith.multiply import as_signed, multiply_add
+from hw.arith.carry_save import carry_save_sum
+from hw.arith.multiply import multiply_add
 from hw.layouts import KdaCommand, KdaOp, registers, vector
 from hw.memory.sram import Sram
 from hw.params import HEAD, Params
@@ -53,44 +54,46 @@ class LaneControl(data.Struct):
     store: 1  # the memory word is decayed, corrected and written back
 
 
-def recode(x: Value) -> Value:
-    """Digits of a signed value, as raw bits in the order of ``Digits``; |x| up to 1.25 * 2**17."""
-    x = as_signed(x)
-    bits = [x[min(i, len(x) - 1)] for i in range(2 * DIGITS + 1)]
-    ones, twos, negs = [], [], []
+def recode(m: Module, value: Value, name: str) -> Value:
+    """Digits of a signed value, as raw bits in the order of ``Digits``; |value| up to 1.25 * 2**17."""
+    x = Signal(signed(2 * DIGITS + 1), name=name)
+    one, two, neg = (Signal(DIGITS, name=f"{name}_{part}") for part in ("one", "two", "neg"))
+    m.d.comb += x.eq(value)
+    beyond = x[-1] ^ x[-2]  # more than 18 bits: the last digit is 2 or -2
     for i in range(DIGITS):
-        low = bits[2 * i - 1] if i else Const(0, 1)
-        middle, high = bits[2 * i], bits[2 * i + 1]
-        ones.append(middle ^ low)
-        twos.append(Mux(high, ~(middle | low), middle & low))
-        negs.append(high & ~(middle & low))
-    sign = bits[-1]
-    beyond = sign ^ bits[-2]  # more than 18 bits: 2 or -2 is the digit's limit
-    ones[-1], twos[-1], negs[-1] = ones[-1] & ~beyond, twos[-1] | beyond, Mux(beyond, sign, negs[-1])
-    return Cat(*ones, *twos, *negs)
+        low = x[2 * i - 1] if i else Const(0, 1)
+        middle, high = x[2 * i], x[2 * i + 1]
+        is_one, is_two, is_neg = middle ^ low, Mux(high, ~(middle | low), middle & low), high & ~(middle & low)
+        if i == DIGITS - 1:
+            is_one, is_two, is_neg = is_one & ~beyond, is_two | beyond, Mux(beyond, x[-1], is_neg)
+        m.d.comb += [one[i].eq(is_one), two[i].eq(is_two), neg[i].eq(is_neg)]
+    return Cat(one, two, neg)
 
 
-def digits_times(digits: Any, x: Value, addends: list[Value], extra: dict[int, Value], width: int) -> Value:
-    """digits * x + addends + extra bits (value at bit position), modulo 2**width; x signed.
+def digits_times(
+    m: Module, digits: Any, x: Value, addend: Value | None, extra: dict[int, Value], width: int, name: str
+) -> Signal:
+    """digits * x + addend + extra bits (value at bit position), modulo 2**width and signed; x signed.
 
     The rows have no sign extension: each sign is stored inverted and one constant puts that right.
     """
     n = len(x)
-    rows: list[Value] = []
+    once, twice = Signal(n + 1, name=f"{name}_once"), Signal(n + 1, name=f"{name}_twice")
+    m.d.comb += [once.eq(x), twice.eq(x << 1)]
+    rows: list[tuple[Value, int]] = []
     for i in range(DIGITS):
-        one, two, neg = digits.one[i], digits.two[i], digits.neg[i]
-        once, twice = Cat(x, x[-1]), Cat(Const(0, 1), x)
-        bits = neg.replicate(n + 1) ^ ((one.replicate(n + 1) & once) | (two.replicate(n + 1) & twice))
-        below = [digits.neg[i - 1], Const(0, 1)] if i else []  # the sign's one of the row before
-        rows.append(Cat(Const(0, 2 * max(i - 1, 0)), *below, bits[:n], ~bits[n]))
+        one, two, neg = (part[i].replicate(n + 1) for part in (digits.one, digits.two, digits.neg))
+        row, sign = Signal(n, name=f"{name}_row{i}"), Signal(name=f"{name}_sign{i}")
+        m.d.comb += Cat(row, sign).eq(neg ^ ((one & once) | (two & twice)))
+        rows += [(row, 2 * i), (~sign, 2 * i + n), (digits.neg[i], 2 * i)]
     constant = -sum(1 << (2 * i + n) for i in range(DIGITS)) % (1 << width)
-    places = {**extra, 2 * (DIGITS - 1): digits.neg[DIGITS - 1]}
-    assert not any(constant >> place & 1 for place in places) and 2 * (DIGITS - 1) not in extra
-    rows.append(Cat(*(places.get(i, Const(constant >> i & 1, 1)) for i in range(width))))
-    total: Value = rows[0]
-    for row in [*rows[1:], *addends]:
-        total = total + row
-    return total[:width]
+    ones = [(Const(1, 1), i) for i in range(width) if constant >> i & 1]
+    rows += [*ones, *((bit, place) for place, bit in extra.items())]
+    if addend is not None:
+        addend_row = Signal(signed(width), name=f"{name}_addend")
+        m.d.comb += addend_row.eq(addend)
+        rows.append((addend_row, 0))
+    return carry_save_sum(m, rows, width, name).as_signed()
 
 
 class KdaLane(wiring.Component):
@@ -120,29 +123,26 @@ class KdaLane(wiring.Component):
         seen = Signal(signed(READ.width))
 
         # decayed state, with the half of the rounding that follows
-        decayed = Signal(signed(STATE.width + UNIT.width))
         half = {SEEN_SHIFT - 1: ~store, UNIT.frac - 1: store}
-        m.d.comb += decayed.eq(digits_times(self.alpha, self.state.as_signed(), [], half, len(decayed)))
+        decayed = digits_times(m, self.alpha, self.state.as_signed(), None, half, STATE.width + UNIT.width, "decayed")
         m.d.comb += seen.eq(saturate(m, decayed >> SEEN_SHIFT, READ, "seen_sat"))
 
         # k side: sum of the scan, or the new state
         k_factor = Signal(signed(VEC.width))
         k_addend = Signal(signed(NEW_STATE))
-        k_total = Signal(signed(NEW_STATE))
         m.d.comb += k_factor.eq(Mux(store, k_sum[: VEC.width].as_signed(), seen))
         m.d.comb += k_addend.eq(
             Mux(store, decayed >> (DECAYED_FRAC - OWN_FRAC), Mux(first, 1 << (U_SHIFT - 1), k_sum).as_signed())
         )
-        m.d.comb += k_total.eq(digits_times(self.k, k_factor, [k_addend], {}, NEW_STATE))
+        k_total = digits_times(m, self.k, k_factor, k_addend, {}, NEW_STATE, "k_total")
         m.d.comb += self.new_state.eq(saturate(m, k_total >> STATE_SHIFT, STATE, "state_sat"))
 
         # q side: sum of the scan, or the read-out
         q_factor = Signal(signed(VEC.width + SEEN_FRAC - OWN_FRAC))
         q_addend = Signal(Q_SUM)
-        q_total = Signal(signed(Q_SUM))
         m.d.comb += q_factor.eq(Mux(read, u << (SEEN_FRAC - OWN_FRAC), seen))
         m.d.comb += q_addend.eq(Mux(first, 1 << (O_SHIFT - 1), q_sum))
-        m.d.comb += q_total.eq(digits_times(self.q, q_factor, [q_addend], {}, Q_SUM))
+        q_total = digits_times(m, self.q, q_factor, q_addend, {}, Q_SUM, "q_total")
 
         difference = self.v.as_signed() - (k_sum.as_signed() >> U_SHIFT)
         m.d.comb += u.eq(saturate(m, difference, VEC, "u_sat"))
@@ -250,10 +250,11 @@ class KdaKeys(wiring.Component):
         product = self._product(m, k_row, q_row, new_beta, beta)
 
         q_digits = Signal(Digits, reset_less=True)
-        m.d.sync += self.alpha_digits.eq(recode(alpha_row))
-        m.d.sync += self.k_digits.eq(recode(Mux(control.scan, k_row, Mux(control.fetch, product, 0))))
-        m.d.sync += q_digits.eq(recode(Mux(control.scan, q_row, 0)))
-        m.d.comb += self.q_digits.eq(Mux(control.read, recode(product), q_digits))
+        k_next = Mux(control.scan, k_row, Mux(control.fetch, product, 0))
+        m.d.sync += self.alpha_digits.eq(recode(m, alpha_row, "alpha_next"))
+        m.d.sync += self.k_digits.eq(recode(m, k_next, "k_next"))
+        m.d.sync += q_digits.eq(recode(m, Mux(control.scan, q_row, 0), "q_next"))
+        m.d.comb += self.q_digits.eq(Mux(control.read, recode(m, product, "beta_qk"), q_digits))
         return m
 
     def _product(self, m: Module, k_row: Value, q_row: Value, new_beta: Value, beta: Value) -> Value:
@@ -297,7 +298,7 @@ class KdaEngine(wiring.Component):
     def __init__(self, p: Params) -> None:
         self.heads = p.model.kda_num_heads
         self.lanes = HEAD * self.heads
-        self.state = Sram(HEAD * p.kda_layers, self.lanes * STATE.width)
+        self.memory = Sram(HEAD * p.kda_layers, self.lanes * STATE.width)
         super().__init__(
             {
                 "cmd": In(KdaCommand),
@@ -315,7 +316,7 @@ class KdaEngine(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.state = state = self.state
+        m.submodules.memory = memory = self.memory
         keys_control, lane_control = Signal(KeyControl), Signal(LaneControl)
         self._sequence(m, keys_control, lane_control)
         tiles = []
@@ -338,17 +339,17 @@ class KdaEngine(wiring.Component):
                     tile.k.eq(keys.k_digits),
                     tile.q.eq(keys.q_digits),
                     tile.control.eq(lane_control),
-                    tile.state.eq(state.rdata.word_select(len(tiles), LANES_PER_TILE * STATE.width)),
+                    tile.state.eq(memory.rdata.word_select(len(tiles), LANES_PER_TILE * STATE.width)),
                     tile.v.eq(Cat(self.t[1][first_lane + n] for n in range(LANES_PER_TILE))),
                 ]
                 tiles.append(tile)
-        m.d.comb += state.wdata.eq(Cat(tile.new_state for tile in tiles))
+        m.d.comb += memory.wdata.eq(Cat(tile.new_state for tile in tiles))
         m.d.comb += self.o.eq(Cat(tile.o for tile in tiles))
         return m
 
     def _sequence(self, m: Module, keys: Any, lanes: Any) -> None:
         """Memory port, commands and the steps of keys and lanes."""
-        state = self.state
+        memory = self.memory
         scan = self.valid & (self.cmd.op == KdaOp.SCAN)
         write = self.valid & (self.cmd.op == KdaOp.WRITE)
         row = Signal(ROW_BITS)
@@ -361,9 +362,9 @@ class KdaEngine(wiring.Component):
             keys.start.eq(keys.scan & (row == 0)),
             keys.read.eq(self.valid & (self.cmd.op == KdaOp.READ)),
             keys.fetch.eq(write & ~store),
-            state.en.eq(keys.scan | write),
-            state.we.eq(store),
-            state.addr.eq(Cat(row, self.cmd.layer)),
+            memory.en.eq(keys.scan | write),
+            memory.we.eq(store),
+            memory.addr.eq(Cat(row, self.cmd.layer)),
             lanes.read.eq(keys.read),
             lanes.store.eq(store),
             self.done.eq(drain | keys.read | (store & last)),

@@ -34,10 +34,10 @@ def run(
         raise CommandError("the prompt is empty: give at least one character")
     ids: list[int] = loaded.tokenizer.encode(prompt).ids
     common.check_tokens(ids, cfg, count)
-    show = _Shown(loaded.tokenizer) if not as_json else None
+    show = Shown(loaded.tokenizer) if not as_json else None
     result: dict[str, Any] = {"cycles_per_token": None, "tokens_per_second": None, "counters": None}
     if level == "rtl":
-        made, result = _chip_tokens(config, checkpoint, loaded, ids, count, show, record)
+        made, result = chip_tokens(config, checkpoint, loaded, ids, count, show, record)
     else:
         common.announce(loaded)
         made = _model_tokens("quantised" if quantise else level, loaded, cfg, ids, count, show)
@@ -52,7 +52,7 @@ def run(
         console.print(f"tokens per second at 100 MHz: {result['tokens_per_second']:,.0f}")
 
 
-class _Shown:
+class Shown:
     """Text on stdout as its tokens come; half a character waits for the rest."""
 
     def __init__(self, tokenizer: Any) -> None:
@@ -77,7 +77,7 @@ class _Shown:
         self.shown = text
 
 
-def _model_tokens(level: str, loaded: Any, cfg: Any, ids: list[int], count: int, show: _Shown | None) -> list[int]:
+def _model_tokens(level: str, loaded: Any, cfg: Any, ids: list[int], count: int, show: Shown | None) -> list[int]:
     """Tokens of the float model or the twin."""
     from golden.compare import greedy, stepper
 
@@ -91,13 +91,13 @@ def _model_tokens(level: str, loaded: Any, cfg: Any, ids: list[int], count: int,
     return made
 
 
-def _chip_tokens(
+def chip_tokens(
     config: str | None,
     checkpoint: Path | None,
     loaded: Any,
     ids: list[int],
     count: int,
-    show: _Shown | None,
+    show: Shown | None,
     record: Path | None,
 ) -> tuple[list[int], dict[str, Any]]:
     """Tokens of the chip in RTL simulation, and its cycles and counters."""

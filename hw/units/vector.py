@@ -31,7 +31,7 @@ from hw.params import BLOCK, SLOTS, T_REGS, Params
 from hw.units.quantiser import block_zeros, scale_code
 from hw.units.vector_lane import SHIFT_BITS, SHIFT_STEP, TILE, Multiplier, Operand, VectorTile, one_hot
 from hw.units.vector_norm import EPS_BITS, VectorNorm
-from hw.units.vector_scores import VectorScores
+from hw.units.vector_scores import DOT_DROP, VectorScores
 
 LOAD_BITS = 32
 TILES = BLOCK // TILE  # of a segment
@@ -49,7 +49,7 @@ def vector_cycles(command: Mapping[str, Any]) -> int:
     if command["src"] == Source.MIX:
         cycles += command["n"] + (2 if command["combine"] == Combine.RESIDUAL else 0)
     if command["norm"] in (Norm.RMS, Norm.L2):
-        cycles += 2
+        cycles += 3
     cycles += (command["norm"] == Norm.DIVIDE) + command["weight"] + command["gate"]
     bare_norm = command["norm"] in (Norm.RMS, Norm.L2) and not command["weight"] and not command["gate"]
     return cycles + (cycles == 0 or (bare_norm and command["out"] == layouts.Out.SLOTS))
@@ -92,7 +92,8 @@ class VectorUnit(wiring.Component):
 
     - SNAP: take and done in 1.
     - SCORE: take in 2, done in 3: squares and their sum; dot product and inverse norm; score.
-    - FLOW: take and done in the sum of: weighted sum n (and 2 before it for a softmax), RMS or L2 2, DIVIDE 1,
+    - FLOW: take and done in the sum of: weighted sum n (and 2 before it for a softmax), RMS or L2 3 (squares and sum;
+      inverse root; multiplication), DIVIDE 1,
       weight 1, gate 1; at least 1.  The last of them also quantises and writes; only a bare norm into slots needs one
       cycle more, and so does a weight as the very first step when its constant was not yet shown a cycle earlier.
 
@@ -177,7 +178,7 @@ class _Build:
         self.norm = (cmd.norm == Norm.RMS) | (cmd.norm == Norm.L2)
         self.scaled = (cmd.norm != Norm.NONE) | cmd.weight | cmd.gate  # the result is NRM
         # steps of this cycle
-        names = ("snap", "softmax", "weigh", "add", "square", "dot", "scale", "divide", "weight", "gate", "out")
+        names = ("snap", "softmax", "weigh", "add", "square", "root", "dot", "scale", "divide", "weight", "gate", "out")
         self.step = {name: Signal(name=f"step_{name}") for name in names}
         self.start = Signal(name="start", init=1)
         self.candidate = Signal(3)
@@ -227,7 +228,7 @@ class _Build:
             "gate": plain & (cmd.norm == Norm.NONE) & ~weight & gate,
             "out": plain & (cmd.norm == Norm.NONE) & ~weight & ~gate,
         }
-        later = ("weigh", "add", "square", "dot", "scale", "weight", "gate", "out")
+        later = ("weigh", "add", "square", "root", "dot", "scale", "weight", "gate", "out")
         state = {name: Signal(name=f"state_{name}") for name in later}
         for name, signal in step.items():
             now = self.start & first[name] if name in first else Const(0, 1)
@@ -257,7 +258,8 @@ class _Build:
             "add": step["weigh"] | (step["add"] & ~self.last_candidate),
             "square": last_add & norm,
             "dot": step["square"] & self.is_score,
-            "scale": step["square"] & self.is_flow,
+            "root": step["square"] & self.is_flow,
+            "scale": step["root"],
             "weight": before_weight & weight,
             "gate": (before_weight & ~weight & gate) | (step["weight"] & gate),
             "out": step["scale"] & ~more & (cmd.out == layouts.Out.SLOTS),
@@ -333,7 +335,7 @@ class _Build:
             m.d.comb += [
                 tile.operand.eq(operand),
                 tile.gate.eq(gate_register),
-                tile.load.eq(~step["square"]),
+                tile.load.eq(~step["square"] & ~step["root"]),
                 tile.partial.eq(step["add"] & ~self.last_candidate),
                 tile.snapshot.eq(snapshot),
             ]
@@ -422,9 +424,14 @@ class _Build:
                         n = 1 if is_l2 else hidden if is_whole else BLOCK
                         with m.Case(kind.value | source << 2 | is_l2 << 3 | is_whole << 4):
                             m.d.comb += [eps.eq(u._eps(kind, frac, n)), odd.eq(n.bit_length() % 2 == 0)]
+        extra = Signal(EPS_BITS)
+        with m.If(self.step["square"]):
+            m.d.comb += extra.eq(eps)
+        with m.Else():  # in the dot product: half of the bits that mix_score drops from twice the dot
+            m.d.comb += extra.eq(1 << DOT_DROP)
         for s, norm in enumerate(self.norms):
             others = [tile for o in self.segments if o != s for tile in self.tiles[o]]
-            m.d.comb += [norm.eps.eq(Mux(self.step["square"], eps, 0)), norm.odd.eq(odd), norm.whole.eq(whole)]
+            m.d.comb += [norm.extra.eq(extra), norm.odd.eq(odd), norm.whole.eq(whole)]
             m.d.comb += [norm.own[i].eq(tile.sum) for i, tile in enumerate(self.tiles[s])]
             m.d.comb += [norm.other[i].eq(tile.sum) for i, tile in enumerate(others)]
 

@@ -17,13 +17,15 @@ MANTISSA_BITS = 19
 
 
 class VectorNorm(wiring.Component):
-    """Adds the tiles' sums and epsilon; a cycle later gives 1 / sqrt of it.
+    """Adds the tiles' sums and ``extra``; gives 1 / sqrt of it.
 
-    ``own``, ``other``: sums of the segment's tiles and of the other segment's (counted when ``whole``).  ``eps``: the
-    epsilon in the sum's unit.  ``odd``: the sum has an odd number of fraction bits.
+    ``own``, ``other``: sums of the segment's tiles and of the other segment's (counted when ``whole``).  ``extra``: an
+    epsilon in the sum's unit, or a rounding bit.  ``odd``: the total of the cycle before has an odd number of fraction
+    bits.
 
-    ``total``: the sum, combinational.  ``mantissa`` (18 fraction bits) and ``pair``: of the sum in the cycle before;
-    value = mantissa * 2**-(18 + k) with k = pair - (fraction bits + odd) / 2.
+    ``total``: the sum, one cycle later.  ``mantissa`` (18 fraction bits) and ``pair`` of the inverse root, two cycles
+    later: value = mantissa * 2**-(18 + k) with k = pair - (fraction bits + odd) / 2; only for a total of 1 or more.
+    A new sum may come every cycle; no combinational path from input to output.
     """
 
     def __init__(self, tiles: int, others: int) -> None:
@@ -33,7 +35,7 @@ class VectorNorm(wiring.Component):
                 "own": In(data.ArrayLayout(signed(SUM_BITS), tiles)),
                 "other": In(data.ArrayLayout(signed(SUM_BITS), others)),
                 "whole": In(1),
-                "eps": In(EPS_BITS),
+                "extra": In(EPS_BITS),
                 "odd": In(1),
                 "total": Out(signed(TOTAL_SUM_BITS)),
                 "mantissa": Out(MANTISSA_BITS),
@@ -45,22 +47,22 @@ class VectorNorm(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        total: Value = sum((self.own[i] for i in range(self.tiles)), start=Cat(self.eps, Const(0, 1)).as_signed())
+        total: Value = sum((self.own[i] for i in range(self.tiles)), start=Cat(self.extra, Const(0, 1)).as_signed())
         for i in range(self.others):
             total = total + (self.other[i] & self.whole.replicate(SUM_BITS).as_signed())
-        m.d.comb += self.total.eq(total)
+        kept = Signal(signed(TOTAL_SUM_BITS), reset_less=True)
         aligned = Signal(TOTAL_SUM_BITS)
-        m.d.comb += aligned.eq(Mux(self.odd, self.total << 1, self.total))
+        m.d.sync += kept.eq(total)
+        m.d.comb += aligned.eq(Mux(self.odd, kept << 1, kept))
         lead, zeros = self._lead(m, aligned)
-        number = Signal(20, reset_less=True)  # in [1, 4), 18 fraction bits
-        pair = Signal(PAIR_BITS, reset_less=True)
-        m.d.sync += [number.eq(lead), pair.eq((TOTAL_SUM_BITS // 2 - 1) - zeros)]
-        index = Signal(7)
-        m.d.comb += [
-            index.eq(number[13:] - 32),
-            self.mantissa.eq(quadratic(m, RSQRT, index, number[:13], "rsqrt")),
-            self.pair.eq(pair),
+        number, index = Signal(20), Signal(7)  # in [1, 4), 18 fraction bits
+        m.d.comb += [number.eq(lead), index.eq(number[13:] - 32)]
+        mantissa, pair = Signal(MANTISSA_BITS, reset_less=True), Signal(PAIR_BITS, reset_less=True)
+        m.d.sync += [
+            mantissa.eq(quadratic(m, RSQRT, index, number[:13], "rsqrt")),
+            pair.eq((TOTAL_SUM_BITS // 2 - 1) - zeros),
         ]
+        m.d.comb += [self.total.eq(kept), self.mantissa.eq(mantissa), self.pair.eq(pair)]
         return m
 
     def _lead(self, m: Module, x: Signal) -> tuple[Value, Signal]:

@@ -22,8 +22,8 @@ INDEX_BITS = 3
 class VectorScores(wiring.Component):
     """Scores of ``candidates`` candidates in registers, softmax over the first ``n`` of them, one weight at a time.
 
-    Score: ``total`` (twice the dot product), ``mantissa`` and ``pair`` of the inverse norm are sampled every cycle;
-    with ``write`` in the next cycle their score goes to register ``index``, visible in the cycle after.
+    Score: of ``total`` (twice the dot product and half of the bits dropped), ``mantissa`` and ``pair`` of the inverse
+    norm; with ``write`` it goes to register ``index``, visible in the next cycle.
 
     Softmax: ``exponentials`` (cycle 1) samples 2**(score - max) of the first n; ``weigh`` (cycle 2) gives ``weight``
     of candidate 0 in cycle 3; ``follow`` = i + 1 in the cycle in which weight i is used gives the next.
@@ -61,23 +61,17 @@ class VectorScores(wiring.Component):
         return m
 
     def _score(self, m: Module) -> Signal:
-        """dot * mantissa, shifted and saturated: one cycle after its inputs."""
-        dot = Signal(signed(DOT_BITS), reset_less=True)
-        mantissa, pair = Signal(MANTISSA_BITS, reset_less=True), Signal(PAIR_BITS, reset_less=True)
-        drop = DOT_DROP + 1
-        m.d.sync += [
-            dot.eq((self.total >> drop) + self.total[drop - 1]),
-            mantissa.eq(self.mantissa),
-            pair.eq(self.pair),
-        ]
-        product = multiply_add(m, dot, mantissa, 0, DOT_BITS + MANTISSA_BITS, name="product")
+        """dot * mantissa, shifted and saturated."""
+        dot = Signal(signed(DOT_BITS))
+        m.d.comb += dot.eq(self.total >> (DOT_DROP + 1))
+        product = multiply_add(m, dot, self.mantissa, 0, DOT_BITS + MANTISSA_BITS, name="product")
         # round_shift by VEC.frac + CONST.frac - DOT_DROP + 18 - SCORE.frac + k, at least ``least``
         least = VEC.frac + CONST.frac - DOT_DROP + 18 - SCORE.frac - self.norm_shift
         assert least >= 1
         stage: Value = product >> (least - 1)  # one bit below the result decides the rounding
         for i in reversed(range(PAIR_BITS)):
             shifted = Signal(signed(len(stage)), name=f"score_shift{i}")
-            m.d.comb += shifted.eq(Mux(pair[i], stage >> (1 << i), stage))
+            m.d.comb += shifted.eq(Mux(self.pair[i], stage >> (1 << i), stage))
             stage = shifted
         rounded = Signal(signed(len(stage)))
         m.d.comb += rounded.eq((stage >> 1) + stage[0])

@@ -107,12 +107,15 @@ def analyse(
     work: Path,
     *,
     program: str = "sta",
-    timeout: float = 900.0,
+    timeout: float = 3600.0,
 ) -> TimingReport:
     """Time a netlist; the script and the whole report are kept in ``work`` as sta.tcl and sta.rpt."""
     script = work / "sta.tcl"
     script.write_text(_script(netlist, top, liberties, macros, constraints))
-    done = subprocess.run([program, "-exit", str(script)], capture_output=True, text=True, timeout=timeout)
+    try:
+        done = subprocess.run([program, "-exit", str(script)], capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise StaError(f"OpenSTA was stopped after {timeout:.0f} s") from None
     output = done.stdout + done.stderr
     (work / "sta.rpt").write_text(output)
     errors = [line for line in output.splitlines() if line.startswith("Error")]

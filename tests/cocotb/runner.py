@@ -32,7 +32,7 @@ def run(
     parameters: Mapping[str, Any] | None = None,
     seeds: Iterable[int] = (1,),
     tests: Sequence[str] | None = None,
-    timeout: float = 300.0,
+    timeout: float = 900.0,
     **build_options: Any,
 ) -> list[Run]:
     """Build ``component`` as top module ``name`` and run ``bench`` on it once per seed (see build and simulate)."""

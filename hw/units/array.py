@@ -29,7 +29,7 @@ LOAD_BITS = 32
 E4M3_ONE = 0x38
 # cycles from the one in which a group's last word is issued to the one at whose end its result is written
 LATENCY = {
-    Func.LINEAR: 1, Func.EMBED: 1, Func.HEAD: 2, Func.GATE: 4, Func.CONV: 4, Func.SITU: 4, Func.DECAY: 5,
+    Func.LINEAR: 1, Func.EMBED: 1, Func.HEAD: 2, Func.GATE: 3, Func.CONV: 3, Func.SITU: 3, Func.DECAY: 4,
 }  # fmt: skip
 SLOW = (Func.GATE, Func.CONV, Func.SITU, Func.DECAY)
 
@@ -65,12 +65,12 @@ class ArrayUnit(wiring.Component):
     Ports: see docs/chip.md; commands: hw.layouts.ArrayCommand.
 
     Latency: ``done`` is LATENCY[func] cycles after the cycle of the last word (the one in which its address is on
-    ``weight_addr``, which is also that of ``take``): LINEAR 1, HEAD 2, GATE, CONV and SITU 4, DECAY 5. EMBED: one word,
+    ``weight_addr``, which is also that of ``take``): LINEAR 1, HEAD 2, GATE, CONV and SITU 3, DECAY 4. EMBED: one word,
     then one row group per cycle, ``done`` one cycle after the last, which is groups + 1 after the word.
     ``head_valid`` is 2 cycles after a HEAD group's last word.
 
     Throughput: one word per cycle, except that the last word of a group waits where two groups would meet (``_hold``):
-    results are written in order and one group per cycle, so that a LINEAR group issues its last word at least 4 cycles
+    results are written in order and one group per cycle, so that a LINEAR group issues its last word at least 3 cycles
     after that of a CONV group; CONV groups are at least 2 cycles apart.
 
     Combinational paths: valid, cmd, head_ready, head_serial, expert, token -> weight_en, weight_addr, take. ``slots``
@@ -194,7 +194,7 @@ class ArrayUnit(wiring.Component):
             (w0.last & (latency <= pending))
             # conv: both multipliers in stages 1 and 2, and the history's write in stage 3
             | (w0.last & conv & (ended(w1, Func.CONV, Func.SITU, Func.DECAY) | ended(w3, Func.CONV)))
-            # the second table unit: SiTU gate in stage 3, decay in stage 5
+            # the second table unit: SiTU gate in stage 2, decay in stage 4
             | (w0.last & situ & ended(w2, Func.DECAY))
             | (head & w0.first & ~(self.head_ready & ~(self.head_serial & inside)))
         )
@@ -264,7 +264,7 @@ class ArrayUnit(wiring.Component):
 
     def _row_control(self, m: Module, stages: list[Signal]) -> Signal:
         """The rows' control word; every bit comes from a register."""
-        w0, w1, w2, w3 = stages[:4]
+        w0, w1, w2 = stages[:3]
         c = Signal(RowControl, name="control")
         ends = [w.valid & w.last for w in stages]
 
@@ -283,13 +283,11 @@ class ArrayUnit(wiring.Component):
             c.lane.conv2.eq(at(1, Func.CONV)),
             c.lane.decay2.eq(at(1, Func.DECAY)),
             c.lane.up2.eq(at(1, Func.SITU) & w1.up),
+            c.lane.conv3.eq(at(2, Func.CONV)),
             c.lane.up3.eq(at(2, Func.SITU) & w2.up),
             c.lane.situ3.eq(at(2, Func.SITU) & ~w2.up),
             c.lane.decay3.eq(at(2, Func.DECAY)),
-            c.lane.product4.eq(at(3, Func.CONV) | at(3, Func.SITU)),
-            c.lane.up4.eq(at(3, Func.SITU) & w3.up),
-            c.lane.situ4.eq(at(3, Func.SITU) & ~w3.up),
-            c.lane.decay5.eq(at(4, Func.DECAY)),
+            c.lane.decay4.eq(at(3, Func.DECAY)),
         ]
         return c
 

@@ -34,33 +34,47 @@ class LaneControl(data.Struct):
     conv2: 1
     decay2: 1
     up2: 1  # SiTU's second branch
+    conv3: 1
     situ3: 1  # SiTU's first branch
     up3: 1
     decay3: 1
-    product4: 1  # the result is the product: conv and SiTU up
-    situ4: 1
-    up4: 1
-    decay5: 1
+    decay4: 1
     clear: 1  # the history reads as 0 (stages 1 and 2)
 
 
-def _quadratic(m: Module, rows: list[tuple[int, int, int]], index: Value, dx: Value, name: str) -> Signal:
-    """golden's Quadratic on the rows of one or two tables, before the last rounding (GUARD more fraction bits).
+class Segment(data.Struct):
+    """Where on the sigmoid an argument lies: coefficients and offset of its segment."""
 
-    Each rounded shift is a multiply-add with half an ulp in its addend.
-    """
-    shapes = []
-    for column in zip(*rows, strict=True):
+    c0: 23
+    c1: 18
+    c2: signed(12)
+    dx: DX_BITS
+    outside: 1
+    negative: 1
+
+
+def _table(m: Module, rows: list[tuple[int, int, int]], index: Value, name: str) -> list[Signal]:
+    """Coefficients c0, c1, c2 of a row of one or two tables."""
+    coefficients = []
+    for i, column in enumerate(zip(*rows, strict=True)):
         low, high = min(column), max(column)
         bits = max(high.bit_length(), (~low).bit_length() if low < 0 else 0)
-        shapes.append(signed(bits + 1) if low < 0 else unsigned(bits))
-    c0, c1, c2 = (Signal(shape, name=f"{name}_c{i}") for i, shape in enumerate(shapes))
+        coefficients.append(Signal(signed(bits + 1) if low < 0 else unsigned(bits), name=f"{name}_c{i}"))
     with m.Switch(index):
         for row, values in enumerate(rows):
             with m.Case(row):
-                m.d.comb += [c.eq(v) for c, v in zip((c0, c1, c2), values, strict=True)]
+                m.d.comb += [c.eq(v) for c, v in zip(coefficients, values, strict=True)]
         with m.Default():  # an unused index repeats the last row
-            m.d.comb += [c.eq(v) for c, v in zip((c0, c1, c2), rows[-1], strict=True)]
+            m.d.comb += [c.eq(v) for c, v in zip(coefficients, rows[-1], strict=True)]
+    return coefficients
+
+
+def _quadratic(m: Module, coefficients: list[Value], dx: Value, name: str) -> Value:
+    """golden's Quadratic before its last rounding (GUARD more fraction bits).
+
+    Each rounded shift is a multiply-add with half an ulp in its addend.
+    """
+    c0, c1, c2 = coefficients
     half = Const(1 << (DX_BITS - 1), DX_BITS)
     slope_bits = max(len(c1), len(c2)) + 1
     start = Cat(half, as_signed(c1)).as_signed()
@@ -68,9 +82,11 @@ def _quadratic(m: Module, rows: list[tuple[int, int, int]], index: Value, dx: Va
     return (multiply_add(m, slope, dx, Cat(half, c0), DX_BITS + SUM_BITS, f"{name}_sum") >> DX_BITS)[:SUM_BITS]
 
 
-def _segment(m: Module, a: Value, name: str) -> tuple[Value, Value, Value]:
-    """(table row, dx, outside) of sigmoid's argument, a magnitude with 14 fraction bits."""
+def _locate(m: Module, x: Value, name: str) -> tuple[Value, Value, Value]:
+    """(table row, dx, outside) of sigmoid's argument, signed with 14 fraction bits."""
     frac = functions.SIGMOID_IN_FRAC
+    a = Signal(len(x), name=f"{name}_magnitude")
+    m.d.comb += a.eq(absolute(x))
     inside = a[: frac + 4]
     index, dx = Signal(INDEX_BITS, name=f"{name}_row"), Signal(DX_BITS, name=f"{name}_dx")
     with m.If(~inside[frac + 2 :].any()):
@@ -82,16 +98,22 @@ def _segment(m: Module, a: Value, name: str) -> tuple[Value, Value, Value]:
     return index, dx, a[frac + 4 :].any()
 
 
-def _finish_sigmoid(m: Module, total: Value, outside: Value, negative: Value, name: str) -> Signal:
-    """Last rounding, mirrored for negative arguments: 1 - round(total) is round_down(8 - total), by complement.
+def _mirror(total: Value, negative: Value) -> tuple[Value, Value]:
+    """(value, one to add): sigmoid of the sign wanted, inside the tables, from the sum of the positive one.
 
-    ``total`` of the sigmoid table is below 2**23 (8 times one) at every argument, so that one is never passed.
+    1 - round(total) is round_down(8 - total), by complement. ``total`` of the sigmoid table is below 2**23 (8 times
+    one) at every argument, so that one is never passed.
     """
     bits = SUM_BITS - 1
-    out = Signal(SIG.width, name=name)
     mirrored = total[:bits] ^ negative.replicate(bits)
-    rounded = (mirrored + (1 << (functions.GUARD - 1))) >> functions.GUARD
-    m.d.comb += out.eq(Mux(outside, Mux(negative, 0, ONE), rounded))
+    return mirrored[functions.GUARD :], mirrored[functions.GUARD - 1]
+
+
+def _finish_sigmoid(m: Module, total: Value, outside: Value, negative: Value, name: str) -> Signal:
+    """Last rounding and both ends."""
+    value, one = _mirror(total, negative)
+    out = Signal(SIG.width, name=name)
+    m.d.comb += out.eq(Mux(outside, Mux(negative, 0, ONE), value + one))
     return out
 
 
@@ -105,11 +127,11 @@ class Lane(wiring.Component):
     (DECAY: constants in stage 2); history is oldest first.
     history_next: registered (h1, h2, newest), valid in stage 3 of a CONV group.
     control: see LaneControl.
-    out: the result: in stage 5 of DECAY, in stage 4 of the others; VEC, SIG or UNIT, zero-extended.
+    out: the result: in stage 4 of DECAY, in stage 3 of the others; VEC, SIG or UNIT, zero-extended.
 
     Throughput: one group per cycle; a CONV group uses both multipliers in stages 1 and 2, a DECAY group the second
-    table unit in stage 5 (a SiTU gate uses it in stage 3): the array unit keeps these apart.
-    Combinational paths: ``control`` (stage 4 and 5 bits) to ``out``.
+    table unit in stage 4 (a SiTU gate uses it in stage 2): the array unit keeps these apart.
+    Combinational paths: ``control`` (stage 3 and 4 bits) to ``out``.
     """
 
     def __init__(self, linear_beta: int, lower_bound: float) -> None:
@@ -129,15 +151,18 @@ class Lane(wiring.Component):
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
-        argument = self._stage_2(m)
+        segment, operand = Signal(Segment, reset_less=True), Signal(signed(VEC.width), reset_less=True)
         exponent = Signal(UNIT.frac + 3, reset_less=True)
-        sigma, operand, power = self._stage_3(m, argument, exponent)
-        self._stage_4(m, sigma, operand, power, exponent)
+        z = self._multiply_add(m, segment)
+        tanh, power = self._second_table(m, exponent)
+        m.d.sync += operand.eq(Mux(self.control.conv2, z, tanh))
+        sigma, product = self._stage_3(m, segment, operand, exponent)
+        self._result(m, sigma, product, self._power_of_two(m, power, exponent))
         return m
 
-    def _stage_2(self, m: Module) -> Signal:
-        """Conv sum, decay's rate * (f + dt), SiTU's 2 u / linear_beta; registers sigmoid's argument (14 fraction
-        bits)."""
+    def _multiply_add(self, m: Module, segment: Signal) -> Signal:
+        """Stage 2: conv sum, decay's rate * (f + dt), SiTU's 2 u / linear_beta; registers the sigmoid's segment there
+        and returns the conv sum."""
         c, y = self.control, self.y
         old = [Signal(signed(VEC.width), name=f"h{i}") for i in range(3)]
         m.d.comb += [h.eq(Mux(c.clear, 0, self.history[i])) for i, h in enumerate(old)]
@@ -161,67 +186,73 @@ class Lane(wiring.Component):
         m.d.comb += addend.eq(Mux(c.conv2, partial, 0) + half)
         total = multiply_add(m, a1, b1, multiply_add(m, a0, b0, addend, width, "first"), width, "total")
         m.d.sync += partial.eq(total)
-        z = saturate(m, total >> CONST.frac, VEC, "z")
-        argument = Signal(signed(VEC.width + 1), reset_less=True)
-        m.d.sync += argument.eq(Mux(c.up2, total >> UP_SHIFT, Mux(c.conv2 | c.decay2, z, y) << 1))
         m.d.sync += Cat(*self.history_next).eq(Cat(old[1], old[2], y))
-        return argument
 
-    def _stage_3(self, m: Module, x: Signal, exponent: Signal) -> tuple[Signal, Signal, Value]:
-        """Sigmoids; registers sigmoid(x) and what stage 4 multiplies with it: conv z, SiTU 2 sigmoid(x / 2) - 1,
-        decay's factor, or SiTU up's tanh alone. Returns these and, from ``exponent``, the mantissa of decay's 2**-t.
-        """
-        c = self.control
-        magnitude = Signal(len(x))
-        m.d.comb += magnitude.eq(absolute(x))
-        row, dx, outside = _segment(m, magnitude, "a")
-        total = _quadratic(m, list(functions.SIGMOID.table), row, dx, "a")
-        sigma_x = _finish_sigmoid(m, total, outside, x[-1], "sigma_x")
+        z = saturate(m, total >> CONST.frac, VEC, "z")
+        argument = Signal(signed(VEC.width + 1))  # 14 fraction bits
+        m.d.comb += argument.eq(Mux(c.up2, total >> UP_SHIFT, Mux(c.conv2 | c.decay2, z, y) << 1))
+        row, dx, outside = _locate(m, argument, "a")
+        coefficients = _table(m, list(functions.SIGMOID.table), row, "a")
+        fields = [segment.c0, segment.c1, segment.c2, segment.dx, segment.outside, segment.negative]
+        values = [*coefficients, dx, outside, argument[-1]]
+        m.d.sync += [field.eq(value) for field, value in zip(fields, values, strict=True)]
+        return z
 
-        row, dx, outside = _segment(m, magnitude[1:], "b")
+    def _second_table(self, m: Module, exponent: Signal) -> tuple[Value, Value]:
+        """Stage 2: 2 sigmoid(y / 2) - 1, tanh(y / 4) of SiTU's first branch. Or stage 4: mantissa of 2**-exponent."""
+        row, dx, outside = _locate(m, self.y, "b")
+        decay = self.control.decay4
         row_b, dx_b = Signal(INDEX_BITS), Signal(DX_BITS)
-        m.d.comb += row_b.eq(Mux(c.decay5, EXP2_ROW + exponent[12:16], row))
-        m.d.comb += dx_b.eq(Mux(c.decay5, exponent[:12] << 1, dx))
+        m.d.comb += row_b.eq(Mux(decay, EXP2_ROW + exponent[12:16], row))
+        m.d.comb += dx_b.eq(Mux(decay, exponent[:12] << 1, dx))
         both = list(functions.SIGMOID.table) + list(functions.EXP2.table)
-        total_b = _quadratic(m, both, row_b, dx_b, "b")
-        sigma_half = _finish_sigmoid(m, total_b, outside, x[-1], "sigma_half")
-        power = (total_b + (1 << (functions.GUARD - 1))) >> functions.GUARD
+        total = _quadratic(m, _table(m, both, row_b, "b"), dx_b, "b")
+        sigma = _finish_sigmoid(m, total, outside, self.y[-1], "sigma_half")
+        return (sigma << 1) - ONE, (total + (1 << (functions.GUARD - 1))) >> functions.GUARD
 
-        sigma, operand = Signal(SIG.width, reset_less=True), Signal(signed(VEC.width), reset_less=True)
-        m.d.sync += sigma.eq(sigma_x)
-        tanh_up = (sigma_x << 1) - ONE
-        up_shift = SIG.frac - 16
-        up = (self.linear_beta * tanh_up + (1 << (up_shift - 1))) >> up_shift
-        with m.If(c.up3):
-            m.d.sync += operand.eq(up << 1)  # phi * up is rounded one bit lower than z * sigma
-        with m.Elif(c.situ3):
-            m.d.sync += operand.eq((sigma_half << 1) - ONE)
-        with m.Elif(c.decay3):
-            m.d.sync += operand.eq(self.decay_factor)
-        with m.Else():
-            m.d.sync += operand.eq(x[1:].as_signed())
-        return sigma, operand, power
-
-    def _stage_4(self, m: Module, sigma: Signal, operand: Signal, power: Value, exponent: Signal) -> None:
-        """The product, and for decay (stage 5) 2**-t; selects the result."""
+    def _stage_3(self, m: Module, segment: Signal, operand: Signal, exponent: Signal) -> tuple[Value, Value]:
+        """Sigmoid and the product of every function: sigmoid * z (conv), * tanh (SiTU, kept as phi), * decay's factor
+        (kept as exponent), or SiTU's tanh of the second branch * phi."""
         c = self.control
+        total = _quadratic(m, [segment.c0, segment.c1, segment.c2], segment.dx, "a")
+        sigma = _finish_sigmoid(m, total, segment.outside, segment.negative, "sigma")
         phi = Signal(signed(20), reset_less=True)
-        other = Signal(signed(SIG.width + 1))
-        m.d.comb += other.eq(Mux(c.up4, phi, sigma))
-        half = Mux(c.situ4, 1 << (PHI_SHIFT - 1), 1 << (SIG.frac - 1))
-        product = multiply_add(m, operand, other, half, VEC.width + SIG.width + 1, "product")
-        result = product >> SIG.frac
-        m.d.sync += exponent.eq(result)
-        with m.If(c.situ4):
+        late, early = Signal(signed(VEC.width)), Signal(signed(VEC.width))
+        # phi * up is rounded one bit lower than z * sigma
+        m.d.comb += late.eq(Mux(c.up3, self._up(m, total, segment) << 1, sigma))
+        m.d.comb += early.eq(Mux(c.up3, phi, Mux(c.decay3, self.decay_factor, operand)))
+        half = Mux(c.situ3, 1 << (PHI_SHIFT - 1), 1 << (SIG.frac - 1))
+        product = multiply_add(m, late, early, half, VEC.width + SIG.width + 1, "product")
+        with m.If(c.situ3):
             m.d.sync += phi.eq(product >> PHI_SHIFT)
-        mantissa = Signal(functions.EXP2.out_frac + 1)
-        shift = Signal(4)
-        m.d.comb += mantissa.eq(power)
+        m.d.sync += exponent.eq(product >> SIG.frac)
+        return sigma, product >> SIG.frac
+
+    def _up(self, m: Module, total: Value, segment: Signal) -> Signal:
+        """golden's situ_linear from the sigmoid's sum, without waiting for its rounding."""
+        shift = SIG.frac - 16
+        value, one = _mirror(total, segment.negative)
+        limit = self.linear_beta << 16
+        twice = 2 * self.linear_beta
+        inside, up = Signal(signed(SIG.width + 7)), Signal(signed(23), name="up")
+        start = (1 << (shift - 1)) - self.linear_beta * ONE
+        m.d.comb += inside.eq((value * twice + Mux(one, twice + start, start)) >> shift)
+        m.d.comb += up.eq(Mux(segment.outside, Mux(segment.negative, -limit, limit), inside))
+        return up
+
+    def _power_of_two(self, m: Module, mantissa: Value, exponent: Signal) -> Signal:
+        """Stage 4 of decay: 2**-exponent as UNIT."""
+        short, shift = Signal(functions.EXP2.out_frac + 1), Signal(4)
+        m.d.comb += short.eq(mantissa)
         m.d.comb += shift.eq(exponent[UNIT.frac :] + (functions.EXP2.out_frac - UNIT.frac))
-        alpha = round_shift_by(m, mantissa, shift, 9, "alpha")
-        with m.If(c.product4):
-            m.d.comb += self.out.eq(result)
-        with m.Elif(c.decay5):
-            m.d.comb += self.out.eq(alpha)
+        return round_shift_by(m, short, shift, 9, "alpha")
+
+    def _result(self, m: Module, sigma: Value, product: Value, power: Value) -> None:
+        """The result of the group that ends here."""
+        c = self.control
+        with m.If(c.decay4):
+            m.d.comb += self.out.eq(power)
+        with m.Elif(c.conv3 | c.up3):
+            m.d.comb += self.out.eq(product)
         with m.Else():
             m.d.comb += self.out.eq(sigma)

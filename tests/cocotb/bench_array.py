@@ -170,8 +170,8 @@ async def scale_edges(dut):
                 weights[..., 0], weights[..., 1] = 2 if sign == 1 else 10, rng.integers(0, 16, (groups, rows))
             else:
                 codes = rng.integers(0, 126, 32) | rng.integers(0, 2, 32) << 7
-            for start in range(-36, 36, groups * rows):
-                scales = np.clip(127 + start + np.arange(groups * rows).reshape(groups, rows), 0, 254)
+            for lowest in range(-36, 36, groups * rows):
+                scales = np.clip(127 + lowest + np.arange(groups * rows).reshape(groups, rows), 0, 254)
                 model.codes[:groups], model.scales[:groups] = weights, scales
                 c = Command(groups=groups, dest=T_DESTS[kind % 4], codes=np.tile(codes, (8, 1)), scales=np.full(8, 127))
                 await run_commands(io, model, rng, [c])
@@ -222,7 +222,7 @@ async def pace(dut):
     assert await spacing((Func.LINEAR, 2, 2), (Func.GATE, 1, 1), (Func.CONV, 1, 2)) == [1] * 6
     assert await spacing((Func.CONV, 2, 1), (Func.CONV, 2, 2)) == [2, 1, 1, 1, 1]
     assert await spacing((Func.CONV, 2, 1), (Func.CONV, 2, 1)) == [2, 2, 2]
-    assert await spacing((Func.CONV, 2, 2), (Func.LINEAR, 1, 1)) == [1, 1, 1, 4]
+    assert await spacing((Func.CONV, 2, 2), (Func.LINEAR, 1, 1)) == [1, 1, 1, 3]
     assert await spacing((Func.CONV, 1, 2), (Func.LINEAR, 2, 4)) == [1] * 9
     assert await spacing((Func.DECAY, 1, 1), (Func.SITU, 2, 1)) == [3, 1]
     assert await spacing((Func.DECAY, 1, 1), (Func.GATE, 1, 1), (Func.HEAD, 2, 2)) == [2, 1, 2, 1, 1]

@@ -1,39 +1,92 @@
-"""MoE router: biased top-k by a comparison tree, unbiased renormalised weights."""
+"""MoE router: biased top-k and renormalised weights (golden.fixed.router.route)."""
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from golden.fixed.functions import RECIP
 from golden.fixed.numbers import BIAS, SIG, UNIT
 from golden.fixed.router import SCALE_FRAC
-from hw.arith.basic import round_shift, round_shift_by
+from hw.arith.basic import round_shift
 from hw.arith.functions import recip
-from hw.layouts import EXPERT_BITS, EXPERT_WEIGHT_BITS, PICKED, PICKED_WEIGHTS, LoadBus, RouterCommand, Space, registers
+from hw.arith.multiply import multiply_add
+from hw.layouts import (
+    EXPERT_BITS,
+    EXPERT_WEIGHT_BITS,
+    MANTISSA_BITS,
+    PICKED,
+    PICKED_WEIGHTS,
+    LoadBus,
+    RouterCommand,
+    Space,
+    registers,
+)
 from hw.memory.sram import Sram
 from hw.params import Params
 
-LOAD_BITS = 32
+__all__ = ["Router"]
+
+PIECE = 32  # bits of one write of the load bus
+SUM_BITS = SIG.width + 1
+WEIGHT_SHIFT = (MANTISSA_BITS - 1) + (SUM_BITS - 1) - UNIT.frac  # picks are shifted left so that their sum has SUM_BITS
+
+
+@dataclass
+class Ranked:
+    """The best one or two of a range of experts: (key, index), best first."""
+
+    best: list[tuple[Value, Value]]
+
+
+def better(m: Module, a: Ranked, b: Ranked, top_k: int, name: str) -> Ranked:
+    """The best ``top_k`` of two ranges; equal keys: the range ``a`` of lower indices first."""
+    count = 0
+
+    def choose(first: Value, x: tuple[Value, Value], y: tuple[Value, Value]) -> tuple[Value, Value]:
+        nonlocal count
+        key = Signal(x[0].shape(), name=f"{name}_key{count}")
+        index = Signal(EXPERT_BITS, name=f"{name}_index{count}")
+        count += 1
+        m.d.comb += [key.eq(Mux(first, x[0], y[0])), index.eq(Mux(first, x[1], y[1]))]
+        return key, index
+
+    a_first = Signal(name=f"{name}_first")
+    m.d.comb += a_first.eq(a.best[0][0] >= b.best[0][0])
+    ranked = [choose(a_first, a.best[0], b.best[0])]
+    if top_k == 2:
+        second_a, second_b = b.best[0], a.best[0]  # the second when the first is of a, of b
+        if len(a.best) == 2:
+            second_a = choose(a.best[1][0] >= b.best[0][0], a.best[1], b.best[0])
+        if len(b.best) == 2:
+            second_b = choose(a.best[0][0] >= b.best[1][0], a.best[0], b.best[1])
+        ranked.append(choose(a_first, second_a, second_b))
+    return Ranked(ranked)
 
 
 class Router(wiring.Component):
-    """Picks ``num_experts_per_token`` (1 or 2) of the experts whose scores (SIG) are in T0.
+    """Router of all MoE layers; equal to ``golden.fixed.router.route`` of the scores in T0's lanes 0.. (low 21 bits).
 
-    Ports: docs/chip.md.  Biases (BIAS, expert e in bits 16 e) are one memory word per MoE layer.
-    Latency, the first valid cycle being 1: bias read 1, one comparison tree per pick, weights 1: ``done`` and ``take``
-    in cycle 2 + top_k; ``expert`` and ``expert_weight`` hold until the next command. One command at a time.
-    Combinational paths: valid -> take, done; the scores in T0 must stay until done.
-    Equals golden.fixed.router.route.
+    Interface: commands as in docs/chip.md.  ``load`` (Space.ROUTER, while the unit is idle): bits 32 part.. of the
+    bias word of layer ``addr``; expert e has bits 16 e.. of the word (BIAS).  With one expert per token the second
+    expert and weight are 0.
+
+    Cycles: the biases of the shown command are read before it is valid, so ROUTE takes 1 cycle, 2 when the command
+    was not shown, not valid, for a cycle before.  ``take`` and ``done`` come in that cycle: ``expert`` is
+    visible from the next cycle on, ``expert_weight`` two cycles later than ``expert`` (an expert's matmul, which the
+    weights wait for, is longer).  T0 must hold in the cycle after ``done`` too (no array result can arrive earlier
+    than that).  Both outputs are registers and hold until the next ROUTE.  Throughput: one command per cycle.
+
+    Combinational: valid, cmd -> take, done, memory pins.
     """
 
     def __init__(self, p: Params) -> None:
         self.p = p
-        self.experts = p.model.num_experts
         self.top_k = p.model.num_experts_per_token
-        width = -(-self.experts * BIAS.width // LOAD_BITS) * LOAD_BITS
-        self.biases = Sram(max(2, p.moe_layers), width, write_granularity=LOAD_BITS)
+        width = math.ceil(p.model.num_experts * BIAS.width / PIECE) * PIECE
+        self.memory = Sram(max(2, p.moe_layers), width, write_granularity=PIECE)
         super().__init__(
             {
                 "cmd": In(RouterCommand),
@@ -49,82 +102,87 @@ class Router(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.biases = self.biases
-        step = Signal(range(2 + self.top_k))
-        last = 1 + self.top_k
-        m.d.comb += [self.take.eq(self.valid & (step == last)), self.done.eq(self.take)]
-        with m.If(self.valid):
-            m.d.sync += step.eq(Mux(step == last, 0, step + 1))
-        self._memory(m, step)
-        scores = [Signal(SIG.width, name=f"score{e}") for e in range(self.experts)]
+        m.submodules.memory = self.memory
+        experts = self.p.model.num_experts
+        scores = [Signal(SIG.width, name=f"score_{e}") for e in range(experts)]
         for e, score in enumerate(scores):
             raw = self.t[0][e][: SIG.width]
-            m.d.comb += score.eq(Mux(raw.any(), raw, 1))  # a score of 0 counts as one ulp: the sum is never 0
-        picked = [Signal(SIG.width, name=f"picked{i}") for i in range(self.top_k)]
-        self._picks(m, step, scores, picked)
-        self._weights(m, step, picked)
+            m.d.comb += score.eq(raw | ~raw.any())  # 0 counts as one ulp
+        held = self._biases(m)
+        pick = self.valid & held
+        m.d.comb += [self.take.eq(pick), self.done.eq(pick)]
+        best = self._best(m, scores).best
+        with m.If(pick):
+            m.d.sync += [self.expert[i].eq(index) for i, (_, index) in enumerate(best)]
+        self._weights(m, pick, scores)
         return m
 
-    def _memory(self, m: Module, step: Value) -> None:
-        """Read the layer's biases in the first cycle; written by the loader while idle."""
-        memory, load = self.biases, self.load
-        write = Signal()
+    def _biases(self, m: Module) -> Value:
+        """Memory port; returns whether the memory's output is the word of the command that is shown."""
+        memory, load = self.memory, self.load
+        held = Signal()
+        held_layer = Signal.like(self.cmd.layer, reset_less=True)
+        here = held & (held_layer == self.cmd.layer)
+        write = load.valid & (load.space == Space.ROUTER)
+        read = ~write & ~here & (self.cmd.layer < memory.depth)
         m.d.comb += [
-            write.eq(load.valid & (load.space == Space.ROUTER)),
-            memory.en.eq(write | (self.valid & (step == 0))),
+            memory.en.eq(write | read),
             memory.we.eq(write),
             memory.addr.eq(Mux(write, load.addr, self.cmd.layer)),
-            memory.wmask.eq(Cat(load.part == i for i in range(memory.lanes))),
             memory.wdata.eq(load.data.replicate(memory.lanes)),
+            memory.wmask.eq(Cat(load.part == i for i in range(memory.lanes))),
         ]
+        with m.If(write):
+            m.d.sync += held.eq(0)
+        with m.Elif(read):
+            m.d.sync += [held.eq(1), held_layer.eq(self.cmd.layer)]
+        return here
 
-    def _picks(self, m: Module, step: Value, scores: list[Signal], picked: list[Signal]) -> None:
-        """One round of the comparison tree per pick: lowest index of the largest key among those left."""
-        width = SIG.width + 2
-        left = Signal(self.experts)  # candidates not yet picked
-        keys = []
+    def _best(self, m: Module, scores: list[Signal]) -> Ranked:
+        """The best experts by score and bias, by a tree."""
+        ranked = []
         for e, score in enumerate(scores):
-            key = Signal(signed(width), name=f"key{e}")
-            bias = self.biases.rdata.word_select(e, BIAS.width).as_signed()
-            m.d.comb += key.eq(Mux(left[e], score + (bias << (SIG.frac - BIAS.frac)), -(1 << (width - 1))))
-            keys.append(key)
-        best, score = self._largest(m, keys, scores)
-        with m.If(step == 0):
-            m.d.sync += left.eq(-1)
-        for i in range(self.top_k):
-            with m.If(self.valid & (step == 1 + i)):
-                m.d.sync += [self.expert[i].eq(best), picked[i].eq(score)]
-                m.d.sync += left.bit_select(best, 1).eq(0)
+            bias = self.memory.rdata.word_select(e, BIAS.width).as_signed()
+            key = Signal(signed(SIG.width + 2), name=f"key_{e}")
+            index = Signal(EXPERT_BITS, name=f"index_{e}", init=e)
+            m.d.comb += [key.eq(score + (bias << (SIG.frac - BIAS.frac))), index.eq(e)]
+            ranked.append(Ranked([(key, index)]))
+        level = 0
+        while len(ranked) > 1:
+            pairs = [
+                better(m, ranked[i], ranked[i + 1], self.top_k, f"best_{level}_{i}")
+                for i in range(0, len(ranked) - 1, 2)
+            ]
+            ranked = pairs + ranked[2 * len(pairs) :]
+            level += 1
+        return ranked[0]
 
-    def _largest(self, m: Module, keys: list[Signal], scores: list[Signal]) -> tuple[Value, Value]:
-        """(index, score) of the largest key; the lower index wins ties because it is the left operand."""
-        level: list[tuple[Value, Value, Value]] = [
-            (key, Const(e, EXPERT_BITS), score) for e, (key, score) in enumerate(zip(keys, scores, strict=True))
-        ]
-        depth = 0
-        while len(level) > 1:
-            following = []
-            for i in range(0, len(level) - 1, 2):
-                (key_a, *rest_a), (key_b, *rest_b) = level[i], level[i + 1]
-                right = Signal(name=f"right_{depth}_{i}")
-                m.d.comb += right.eq(key_b > key_a)
-                chosen = [Mux(right, b, a) for a, b in zip((key_a, *rest_a), (key_b, *rest_b), strict=True)]
-                following.append((chosen[0], chosen[1], chosen[2]))
-            level = following + level[len(level) & ~1 :]
-            depth += 1
-        return level[0][1], level[0][2]
-
-    def _weights(self, m: Module, step: Value, picked: list[Signal]) -> None:
-        """s_i / sum s, times the routed scaling factor."""
-        total = Signal(SIG.width + self.top_k - 1)
+    def _weights(self, m: Module, pick: Value, scores: list[Signal]) -> None:
+        """Two steps after the picks: sum and reciprocal; weights."""
+        sum_step, weight_step = Signal(), Signal()
+        m.d.sync += [sum_step.eq(pick), weight_step.eq(sum_step)]
+        picked = [Signal(SIG.width, name=f"picked_{i}") for i in range(self.top_k)]
+        total = Signal(SUM_BITS)
+        for i, value in enumerate(picked):
+            with m.Switch(self.expert[i]):
+                for e, score in enumerate(scores):
+                    with m.Case(e):
+                        m.d.comb += value.eq(score)
         m.d.comb += total.eq(sum(picked[1:], start=picked[0]))
-        mantissa, p = recip(m, total)
-        shift = Signal(6)
-        m.d.comb += shift.eq(p + (RECIP.out_frac - UNIT.frac))
-        factor = int(self.p.model.routed_scaling_factor * 2**SCALE_FRAC + 0.5)
-        with m.If(self.valid & (step == 1 + self.top_k)):
-            for i, score in enumerate(picked):
-                weight: Value = round_shift_by(m, score * mantissa, shift, 40, name=f"weight{i}")
-                if factor != 1 << SCALE_FRAC:
-                    weight = round_shift(weight * factor, SCALE_FRAC)
-                m.d.sync += self.expert_weight[i].eq(weight[:EXPERT_WEIGHT_BITS])
+        mantissa_now, exponent = recip(m, total)
+        mantissa = Signal(MANTISSA_BITS, reset_less=True)
+        left = Signal(range(SUM_BITS))
+        m.d.comb += left.eq(SUM_BITS - 1 - exponent)
+        shifted = [Signal(SUM_BITS, name=f"shifted_{i}", reset_less=True) for i in range(self.top_k)]
+        with m.If(sum_step):
+            m.d.sync += mantissa.eq(mantissa_now)
+            m.d.sync += [s.eq(value << left) for s, value in zip(shifted, picked, strict=True)]
+        factor = math.floor(self.p.model.routed_scaling_factor * 2**SCALE_FRAC + 0.5)
+        for i, value in enumerate(shifted):
+            half = 1 << (WEIGHT_SHIFT - 1)
+            product = multiply_add(m, value, mantissa, half, SUM_BITS + MANTISSA_BITS + 1, f"product_{i}")
+            weight = Signal(UNIT.width, name=f"weight_{i}")
+            m.d.comb += weight.eq(product >> WEIGHT_SHIFT)
+            scaled = weight if factor == 1 << SCALE_FRAC else round_shift(weight * factor, SCALE_FRAC)
+            with m.If(weight_step):
+                m.d.sync += self.expert_weight[i].eq(scaled[:EXPERT_WEIGHT_BITS])

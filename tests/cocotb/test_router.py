@@ -1,0 +1,19 @@
+"""The router under Verilator, in sizes with one and two picks, odd, few and most experts, and a scaling factor."""
+
+import pytest
+
+from hw.units.router import Router
+from tests.cocotb.router_sizes import make_params
+from tests.cocotb.runner import run
+
+
+@pytest.mark.parametrize("size", ["nano", "micro", "odd", "most", "two"])
+def test_router(size):
+    runs = run(
+        Router(make_params(size)),
+        f"router_{size}",
+        "tests.cocotb.bench_router",
+        parameters={"size": size},
+        seeds=(1, 2) if size == "nano" else (3,),
+    )
+    assert all(done.reports["edges"] == 4 * 64 for done in runs)

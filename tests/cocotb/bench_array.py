@@ -225,4 +225,4 @@ async def pace(dut):
     assert await spacing((Func.CONV, 2, 2), (Func.LINEAR, 1, 1)) == [1, 1, 1, 3]
     assert await spacing((Func.CONV, 1, 2), (Func.LINEAR, 2, 4)) == [1] * 9
     assert await spacing((Func.DECAY, 1, 1), (Func.SITU, 2, 1)) == [3, 1]
-    assert await spacing((Func.DECAY, 1, 1), (Func.GATE, 1, 1), (Func.HEAD, 2, 2)) == [2, 1, 2, 1, 1]
+    assert await spacing((Func.DECAY, 1, 1), (Func.GATE, 1, 1), (Func.HEAD, 2, 1)) == [2, 2, 1]

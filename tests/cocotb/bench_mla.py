@@ -7,7 +7,7 @@ import numpy as np
 from cocotb.triggers import ReadOnly, RisingEdge, Timer
 
 from golden.fixed.functions import EXP2, RECIP
-from golden.fixed.numbers import CACHE, CTX, SCORE, UNIT, VEC, round_shift
+from golden.fixed.numbers import CACHE, CTX, QUERY, SCORE, UNIT, VEC, round_shift
 from hw.layouts import MANTISSA_BITS
 from hw.units.mla import mla_cycles
 from tests.cocotb.runner import parameters, report, start
@@ -99,7 +99,9 @@ class Bench:
     async def attend_scores(self, layer, below):
         """Attend to positions with scores ``below`` [T] under the first one's, which is 0; other lanes are random."""
         query = np.zeros((self.heads, 32), np.int64), np.zeros((self.heads, 16), np.int64)
-        query[0][:, 0], query[0][:, 1] = 64 << 4, 16384 << 4  # QUERY has 4 fraction bits less than VEC
+        drop = QUERY.frac + CACHE.frac - SCORE.frac
+        coarse = 14 - drop  # the score before scaling is lane 0 + (lane 1 + lane 2) << coarse
+        query[0][:, :3] = np.array([1 << drop, 1 << 14, 1 << 14]) << (VEC.frac - QUERY.frac)
         for position, distance in enumerate(below):
             short = -(int(distance) << 18) // self.reference.factor
             while round_shift(short * self.reference.factor, 18) > -distance:
@@ -107,8 +109,9 @@ class Bench:
             while round_shift(short * self.reference.factor, 18) < -distance:
                 short += 1
             latent = self.rng.integers(CACHE.min, CACHE.max + 1, 32)
-            latent[1] = (short + 128) >> 8
-            latent[0] = short - (latent[1] << 8)
+            high = short >> coarse
+            latent[1] = np.clip(high, CACHE.min, CACHE.max)
+            latent[0], latent[2] = short - (high << coarse), high - latent[1]
             await self.store(layer, position, latent, vec(self.rng, 1e5, 16))
         position = len(below) - 1
         np.testing.assert_array_equal(self.reference.scores(layer, position, *query)[0], -np.asarray(below))
@@ -163,7 +166,7 @@ async def exp2_edges(dut):
     edges = np.arange(0, 34 * len(EXP2.table)) * segment
     distances = np.unique(np.maximum(edges[:, None] + np.arange(-1, 2), 0).ravel())
     rng = bench.rng
-    distances = rng.permutation(np.concatenate([distances, rng.integers(0, 1 << 20, 64)]))
+    distances = rng.permutation(np.concatenate([distances, rng.integers(0, 1 << 19, 64)]))
     layer = 0
     for start_at in range(0, len(distances), bench.last):
         await bench.attend_scores(layer, [0, *distances[start_at : start_at + bench.last]])

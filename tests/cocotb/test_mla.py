@@ -10,7 +10,6 @@ SIZES = [
     ("nano-k3", None, None, (1,)),
     ("micro-k3", None, None, (2, 3)),
     ("micro-k3", 1, 16, (4,)),
-    ("micro-k3", 8, 8, (5,)),  # a single group
 ]
 
 

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from golden.checkpoint import LoadedModel
     from hw.params import Params
     from hw.top import Nanok3
+    from sim.verilator import Build
 
 TOP = "nanok3"
 VERILOG, IMAGE, MANIFEST = f"{TOP}.v", "image.bin", "manifest.json"
 MANIFEST_VERSION = 1
 CACHE = Path("build/rtl")
+SIMULATIONS = Path("build/sim")
 
 
 def parameters(config: str | None, checkpoint: Path | None, loaded: LoadedModel) -> Params:
@@ -71,6 +73,13 @@ def sources(folder: Path) -> list[Path]:
     from hw.emit import MODELS
 
     return [folder / VERILOG, folder / MODELS]
+
+
+def compiled(chip: Nanok3) -> Build:
+    """The chip's simulation, compiled once per design (also behind ``generate --on rtl`` and the tests)."""
+    from sim.verilator import build
+
+    return build(sources(emitted(chip)), TOP, folder=SIMULATIONS, compile_flags="-O1")
 
 
 def image_words(chip: Nanok3, loaded: LoadedModel) -> list[int]:

@@ -106,7 +106,7 @@ def chip_tokens(
     from flow import rtl
     from hw import image
     from sim.decode import decode
-    from sim.verilator import BenchFailed, BuildFailed, build
+    from sim.verilator import BenchFailed, BuildFailed
 
     chip = rtl.make(rtl.parameters(config, checkpoint, loaded))
     words = rtl.image_words(chip, loaded)
@@ -114,7 +114,7 @@ def chip_tokens(
     folder = rtl.emitted(chip)
     try:
         with console.status("compiling the simulation (some minutes, once)"):
-            made = build(rtl.sources(folder), rtl.TOP, folder=Path("build/sim"), compile_flags="-O2")
+            made = rtl.compiled(chip)
         with (
             TemporaryDirectory() as scratch,
             console.status(f"{len(ids)} prompt tokens, {count} to make (rtl)") as status,

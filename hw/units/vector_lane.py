@@ -3,14 +3,14 @@
 from enum import IntEnum
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Const, Module, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.fixed.numbers import CONST, SIG, VEC
 from hw.arith.multiply import multiply_add
 from hw.layouts import T_REGS
-from hw.units.quantiser import ZEROS_BITS, encode, magnitude
+from hw.units.quantiser import ZEROS_BITS, contribution, encode
 
 TILE = 4  # lanes of a tile
 TOTAL_BITS = 48  # a product of two 24-bit values, or a weighted sum before rounding
@@ -56,7 +56,7 @@ class VectorTile(wiring.Component):
     working register instead.  ``shift``: total is shifted right by 1 + 4 * shift.  ``load``: the working register
     takes z, or the total with ``partial``.  ``snapshot``: one-hot, snapshot := prefix.  ``zeros``: see quantiser.
 
-    Outputs: ``sum`` of the four totals, ``z``, ``ored`` magnitudes of z, ``codes``.
+    Outputs: ``sum`` of the four totals, ``z``, ``ored``: of the lanes' contributions to the block, ``codes``.
 
     Timing: every output is combinational from every operand and control input, codes also from ``zeros`` (which comes
     from ``ored``). Registers: working register and snapshots, one cycle, without reset.
@@ -98,15 +98,15 @@ class VectorTile(wiring.Component):
         for i in range(TILE):
             work, z = works[i], self.z[i]
             total = self._total(m, i, work, half)
-            m.d.comb += z.eq(self._rounded(m, total, f"lane{i}"))
+            negative, folded = self._rounded(m, total, f"lane{i}")
+            m.d.comb += z.eq(Cat(folded, Const(0, 1)) ^ negative.replicate(VEC.width))
             with m.If(self.load):
                 m.d.sync += work.eq(z)
                 with m.If(self.partial):
                     m.d.sync += work.eq(total)
-            size = magnitude(m, z, f"lane{i}")
-            m.d.comb += self.codes[i].eq(encode(m, z[-1], size, self.zeros, f"lane{i}"))
+            m.d.comb += self.codes[i].eq(encode(m, negative, folded, self.zeros, f"code{i}"))
             totals.append(total)
-            sizes.append(size)
+            sizes.append(contribution(m, negative, folded, f"lane{i}"))
         m.d.comb += self.sum.eq(sum(totals[1:], start=totals[0]))
         ored: Value = sizes[0]
         for size in sizes[1:]:
@@ -146,8 +146,8 @@ class VectorTile(wiring.Component):
             m.d.comb += addend.eq(half)
         return multiply_add(m, a, factor, addend, TOTAL_BITS, name=f"total{i}")
 
-    def _rounded(self, m: Module, total: Signal, name: str) -> Signal:
-        """The total shifted right (a half is in it already) and saturated.
+    def _rounded(self, m: Module, total: Signal, name: str) -> tuple[Value, Signal]:
+        """(sign, value inverted if negative) of the total shifted right (a half is in it already) and saturated.
 
         Overflow is found beside the shifter, from runs of equal bits at the top of the total.
         """
@@ -166,10 +166,10 @@ class VectorTile(wiring.Component):
             with m.Else():
                 m.d.comb += shifted.eq(stage)
             stage = shifted
-        z = Signal(signed(width), name=f"{name}_z")
-        extreme = Cat((~total[top]).replicate(width - 1), total[top])
-        m.d.comb += z.eq(Mux(over, extreme, stage))
-        return z
+        negative = total[top]
+        folded = Signal(width - 1, name=f"{name}_folded")
+        m.d.comb += folded.eq((stage[:-1] ^ negative.replicate(width - 1)) | over.replicate(width - 1))
+        return negative, folded
 
 
 def one_hot(select: Value, values: list[Value]) -> Value:

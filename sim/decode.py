@@ -23,6 +23,7 @@ class Decoded:
     tokens: list[int]
     edges: list[int]
     counters: dict[str, Any]
+    before_reset: str  # fingerprint of the random start values
     logits: list[list[int]] | None = None
 
     def cycles(self) -> dict[int, int]:
@@ -72,7 +73,7 @@ def decode(
             done.set()
             follower.join()
     r = run.reports
-    return Decoded(len(prompt), r["tokens"], r["edges"], r["counters"], r.get("logits"))
+    return Decoded(len(prompt), r["tokens"], r["edges"], r["counters"], r["before_reset"], r.get("logits"))
 
 
 def _follow(progress: Path, done: threading.Event, on_token: Callable[[int], None]) -> None:

@@ -1,14 +1,17 @@
 """cocotb bench behind ``nanok3 generate --on rtl``: the host side of one free-running decode through the AXI ports.
 
 Parameters (see sim.decode): ``image`` (file), ``prompt`` (token ids), ``count``, ``logits`` (stream them too),
-``progress`` (file that gets a line per token).  Reports: ``tokens``, ``edges`` (number of the clock edge of each
+``progress`` (file that gets a line per token).  Reports: ``before_reset``
+(fingerprint of the start values), ``tokens``, ``edges`` (number of the clock edge of each
 token's first valid beat), ``counters``, and ``logits`` when asked for.
 """
 
+import hashlib
 from pathlib import Path
 
 import cocotb
-from cocotb.triggers import ClockCycles, RisingEdge
+from cocotb.handle import LogicArrayObject
+from cocotb.triggers import ClockCycles, RisingEdge, Timer
 from cocotb.utils import get_sim_time
 from cocotbext.axi import AxiLiteBus, AxiLiteMaster, AxiStreamBus, AxiStreamFrame, AxiStreamSink, AxiStreamSource
 
@@ -89,10 +92,19 @@ async def watch_tokens(dut, count, progress):
     return seen
 
 
+def fingerprint(dut):
+    """Hash of the top level's signals, which carry every unit's registers that another unit reads."""
+    values = sorted(f"{signal._name}={signal.value}" for signal in dut if isinstance(signal, LogicArrayObject))
+    assert len(values) > len(UNITS), "no signal of the top level can be read"
+    return hashlib.sha256("\n".join(values).encode()).hexdigest()
+
+
 @cocotb.test()
 async def decode(dut):
     """Load, run, collect."""
     given = parameters()
+    await Timer(1, "ns")
+    before = fingerprint(dut)
     host = Host(dut)
     await start(dut, period_ns=PERIOD_NS)
     raw = Path(given["image"]).read_bytes()
@@ -104,7 +116,12 @@ async def decode(dut):
     assert list(frame.tdata) == [token for token, _ in seen], "the token stream and its first beats differ"
     while await host.read(Register.STATUS) & Status.RUNNING:
         pass
-    results = {"tokens": [t for t, _ in seen], "edges": [e for _, e in seen], "counters": await host.counters()}
+    results = {
+        "before_reset": before,
+        "tokens": [t for t, _ in seen],
+        "edges": [e for _, e in seen],
+        "counters": await host.counters(),
+    }
     if given["logits"]:
         frames = [await host.logits.recv() for _ in range(len(given["prompt"]) + given["count"] - 1)]
         results["logits"] = [[w - (1 << 32) if w >> 31 else w for w in f.tdata] for f in frames]

@@ -4,7 +4,6 @@ The compiled simulation is the one that ``nanok3 generate --on rtl`` and ``make 
 """
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,10 +20,10 @@ PROMPTS = ("Return the ", "class ", "If the file is not found")
 
 
 @cache
-def nano():
-    """(checkpoint, chip, compiled simulation)."""
-    loaded = common.load("nano-k3", None)
-    chip = rtl.make(rtl.parameters("nano-k3", None, loaded))
+def made(preset):
+    """(checkpoint or seeded weights, chip, compiled simulation) of a preset."""
+    loaded = common.load(preset, None)
+    chip = rtl.make(rtl.parameters(preset, None, loaded))
     return loaded, chip, rtl.compiled(chip)
 
 
@@ -40,37 +39,50 @@ def twin_run(loaded, prompt, count):
     return fed[len(prompt) :], np.stack(logits)
 
 
-def check(text, count, tmp_path: Path, logits: bool, seed: int = 1):
+def check(preset, prompt, count, tmp_path, logits, seed=1):
     """Decode on the chip and in the twin; returns the chip's run."""
-    loaded, chip, build = nano()
-    prompt = loaded.tokenizer.encode(text).ids
+    loaded, chip, build = made(preset)
     image.save(tmp_path / rtl.IMAGE, rtl.image_words(chip, loaded))
     tokens, values = twin_run(loaded, prompt, count)
     run = decode(build, tmp_path / rtl.IMAGE, prompt, count, logits=logits, seed=seed)
     assert run.tokens == tokens
     if logits:
         np.testing.assert_array_equal(np.array(run.logits), values)
-    counters = run.counters
     for unit in ("array", "vector", "kda", "mla", "router"):
-        assert sum(counters[unit].values()) == counters["cycles"]
+        assert sum(run.counters[unit].values()) == run.counters["cycles"]
     return run
 
 
+def ids(text):
+    return made("nano-k3")[0].tokenizer.encode(text).ids
+
+
 def test_nano_decodes_16_tokens_with_logits(tmp_path):
-    check(PROMPTS[0], 16, tmp_path, logits=True)
+    check("nano-k3", ids(PROMPTS[0]), 16, tmp_path, logits=True)
+
+
+def test_start_values_do_not_matter(tmp_path):
+    """Registers and memories start from other random values by seed, and nothing that comes out differs."""
+    one, two = (check("micro-k3", [5, 17, 300], 6, tmp_path, logits=True, seed=seed) for seed in (1, 2))
+    assert one.before_reset != two.before_reset
+    assert (one.logits, one.edges, one.counters) == (two.logits, two.edges, two.counters)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", PROMPTS)
 def test_nano_decodes_64_tokens(text, tmp_path):
-    check(text, 64, tmp_path, logits=False)
+    check("nano-k3", ids(text), 64, tmp_path, logits=False)
 
 
 @pytest.mark.slow
 def test_nano_fills_its_context(tmp_path):
-    """256 positions with every position's logits; the seeds of the two runs start from other register contents."""
-    loaded = nano()[0]
-    count = 257 - len(loaded.tokenizer.encode(PROMPTS[1]).ids)
-    first = check(PROMPTS[1], count, tmp_path, logits=True, seed=1)
-    second = check(PROMPTS[1], count, tmp_path, logits=True, seed=2)
-    assert first.logits == second.logits and first.edges[1:] != []
+    """256 positions, from two sets of start values."""
+    prompt = ids(PROMPTS[1])
+    one, two = (check("nano-k3", prompt, 257 - len(prompt), tmp_path, logits=True, seed=seed) for seed in (1, 2))
+    assert one.before_reset != two.before_reset
+    assert (one.logits, one.counters) == (two.logits, two.counters)
+
+
+@pytest.mark.slow
+def test_micro_fills_its_context(tmp_path):
+    check("micro-k3", [7], 64, tmp_path, logits=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ def parameters(config: str | None, checkpoint: Path | None, loaded: LoadedModel)
 
 def make(p: Params) -> Nanok3:
     """The chip (imports all of its units)."""
+    # of layouts with a field named as one of Amaranth's own attributes: harmless, and not the user's business
+    warnings.filterwarnings("ignore", category=SyntaxWarning, module="amaranth")
     from hw.top import Nanok3
 
     return Nanok3(p)

@@ -1,11 +1,14 @@
 """The command line: results of each command, and bad input refused in one line with nothing written."""
 
+import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from golden.checkpoint import load_preset_model, save_checkpoint
 from golden.config import load_preset
 from golden.data import TOKENIZER_PATH
 from golden.files import replaced_file
+from golden.fixed.numbers import VEC
 from golden.model import build_model
 
 
@@ -138,6 +142,43 @@ def test_help_is_quick_and_lists_the_commands():
     assert done.returncode == 0, done.stderr
     for name in ("generate", "logits", "compare", "train", "export", "eval", "rtl", "synth", "presets"):
         assert f" {name} " in done.stdout
+
+
+@pytest.mark.slow
+def test_generate_on_rtl_equals_the_twin(capsys, folder):
+    arguments = ["generate", "The ", "--tokens", 5, "--config", "micro-k3", "--checkpoint", folder, "--json"]
+    code, out, _ = run(capsys, *arguments, "--on", "rtl")
+    record, twin = json.loads(out), json.loads(run(capsys, *arguments, "--on", "twin")[1])
+    assert code == 0 and record["token_ids"] == twin["token_ids"] and record["text"] == twin["text"]
+    cycles = record["cycles_per_token"]
+    assert cycles["at_context"] == {} and record["tokens_per_second"] == 1e8 / cycles["mean"]
+    assert record["counters"]["tokens"] == 5 and record["counters"]["token_stalls"] == 0
+    for unit in ("array", "vector", "kda", "mla", "router"):
+        assert sum(record["counters"][unit].values()) == record["counters"]["cycles"]
+    assert 4 * cycles["mean"] < record["counters"]["cycles"]
+
+
+@pytest.mark.slow
+def test_rtl_writes_a_chip_and_says_what_is_in_it(capsys, folder, tmp_path):
+    out = tmp_path / "chip"
+    arguments = ["rtl", "--config", "micro-k3", "--checkpoint", folder, "-o", out]
+    assert run(capsys, *arguments)[0] == 0
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert {"nanok3.v", "image.bin", "sram_models.v"} <= set(manifest["sha256"])
+    for name, digest in manifest["sha256"].items():
+        assert hashlib.sha256((out / name).read_bytes()).hexdigest() == digest
+    assert re.search(r"^module nanok3\b", (out / "nanok3.v").read_text(), re.M)
+    assert manifest["formats"]["fixed_point"]["vec"] == {"width": VEC.width, "fraction": VEC.frac, "signed": True}
+    assert manifest["registers"]["COMMAND"] == 0x10 and manifest["codes"]["Command"]["START"] == 1
+    words = np.frombuffer((out / "image.bin").read_bytes(), "<u4")
+    assert words[0] == manifest["image"]["magic"] and words[2] == manifest["image"]["shape_hash"]
+    assert zlib.crc32(words[:-1].tobytes()) == words[-1]
+    last = list(manifest["image"]["sections"].values())[-1]
+    assert last["word"] + last["words"] * last["parts"] == len(words) - 1
+    assert run(capsys, *arguments)[0] == 0  # again, over its own folder
+    (out / "manifest.json").unlink()
+    code, _, err = run(capsys, *arguments)
+    assert code == 2 and "holds something else" in err
 
 
 # ---------------------------------------------------------------- bad input

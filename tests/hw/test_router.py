@@ -1,4 +1,4 @@
-"""hw.units.router in Amaranth's simulator: loading and a few routes; the wide tests are in tests/cocotb/test_router.py."""
+"""hw.units.router in Amaranth's simulator: loading and a few routes; tests/cocotb/test_router.py has the wide tests."""
 
 import numpy as np
 from amaranth.sim import Simulator

@@ -79,23 +79,36 @@ def digits_times(
     n = len(x)
     once, twice = Signal(n + 1, name=f"{name}_once"), Signal(n + 1, name=f"{name}_twice")
     m.d.comb += [once.eq(x), twice.eq(x << 1)]
-    rows: list[tuple[Value, int]] = []
+    constant = -sum(1 << (2 * i + n) for i in range(DIGITS)) % (1 << width)
+    assert not any(constant >> place & 1 for place in extra)
+    low: Value = Cat(extra.get(i, Const(constant >> i & 1, 1)) for i in range(width))
+    high: Value = Const(0, width)
     for i in range(DIGITS):
         one, two, neg = (part[i].replicate(n + 1) for part in (digits.one, digits.two, digits.neg))
-        row, sign = Signal(n, name=f"{name}_row{i}"), Signal(name=f"{name}_sign{i}")
-        m.d.comb += Cat(row, sign).eq(neg ^ ((one & once) | (two & twice)))
-        rows += [(row, 2 * i), (~sign, 2 * i + n), (digits.neg[i], 2 * i)]
-    constant = -sum(1 << (2 * i + n) for i in range(DIGITS)) % (1 << width)
-    ones = [(Const(1, 1), i) for i in range(width) if constant >> i & 1]
-    rows += [*ones, *((bit, place) for place, bit in extra.items())]
+        row = Signal(n + 1, name=f"{name}_row{i}")
+        m.d.comb += row.eq(neg ^ ((one & once) | (two & twice)))
+        # a negative row is inverted and 1 added at its end, where the carries leave a place free
+        high, low = add_row(m, high, low, Cat(row[:n], ~row[n]), 2 * i, digits.neg[i], f"{name}_{i}")
     if addend is not None:
-        addend_row = Signal(signed(width), name=f"{name}_addend")
-        m.d.comb += addend_row.eq(addend)
-        rows.append((addend_row, 0))
-    # one sum of words: synthesis makes it a carry-save tree, simulators add words
-    total = Signal(width, name=f"{name}_sum")
-    m.d.comb += total.eq(sum((row << place for row, place in rows), start=Const(0, width)))
-    return total.as_signed()
+        high, low = add_row(m, high, low, addend.as_signed(), 0, Const(0, 1), f"{name}_last")
+    y = Signal(signed(width), name=name)
+    m.d.comb += y.eq(high + low)
+    return y
+
+
+def add_row(m: Module, a: Value, b: Value, row: Value, place: int, bit: Value, name: str) -> tuple[Value, Value]:
+    """Two words of the sum a + b + ((row + bit) << place): carry-save adders from ``place`` on."""
+    width = len(a)
+    c, half, total, carry = (Signal(width - place, name=f"{name}_{part}") for part in ("c", "half", "sum", "carry"))
+    m.d.comb += [
+        c.eq(row),
+        half.eq(a[place:] ^ b[place:]),
+        total.eq(half ^ c),
+        carry.eq(Cat(bit, (half & c) | (~half & a[place:]))),
+    ]
+    words = Signal(width, name=f"{name}_a"), Signal(width, name=f"{name}_b")
+    m.d.comb += [words[0].eq(Cat(a[:place], total)), words[1].eq(Cat(b[:place], carry))]
+    return words
 
 
 class KdaLane(wiring.Component):
@@ -124,9 +137,11 @@ class KdaLane(wiring.Component):
         u = Signal(signed(VEC.width))
         seen = Signal(signed(READ.width))
 
-        # decayed state, with the half of the rounding that follows
+        # decayed state, with the half of the rounding that follows; alpha's last digit is 0 or 1
+        alpha = Signal(Digits)
+        m.d.comb += [alpha.eq(self.alpha), alpha.two[-1].eq(0), alpha.neg[-1].eq(0)]
         half = {SEEN_SHIFT - 1: ~store, UNIT.frac - 1: store}
-        decayed = digits_times(m, self.alpha, self.state.as_signed(), None, half, STATE.width + UNIT.width, "decayed")
+        decayed = digits_times(m, alpha, self.state.as_signed(), None, half, STATE.width + UNIT.width, "decayed")
         m.d.comb += seen.eq(saturate(m, decayed >> SEEN_SHIFT, READ, "seen_sat"))
 
         # k side: sum of the scan, or the new state
@@ -140,11 +155,15 @@ class KdaLane(wiring.Component):
         m.d.comb += self.new_state.eq(saturate(m, k_total >> STATE_SHIFT, STATE, "state_sat"))
 
         # q side: sum of the scan, or the read-out
-        q_factor = Signal(signed(VEC.width + SEEN_FRAC - OWN_FRAC))
-        q_addend = Signal(Q_SUM)
-        m.d.comb += q_factor.eq(Mux(read, u << (SEEN_FRAC - OWN_FRAC), seen))
-        m.d.comb += q_addend.eq(Mux(first, 1 << (O_SHIFT - 1), q_sum))
+        q_factor = Signal(signed(VEC.width))
+        q_addend = Signal(signed(Q_SUM))
+        align = SEEN_FRAC - OWN_FRAC  # a read sums without the lowest bits of the scan's sum, all below the rounding
+        m.d.comb += q_factor.eq(Mux(read, u, seen))
+        m.d.comb += q_addend.eq(
+            Mux(read, q_sum.as_signed() >> align, Mux(first, 1 << (O_SHIFT - 1), q_sum).as_signed())
+        )
         q_total = digits_times(m, self.q, q_factor, q_addend, {}, Q_SUM, "q_total")
+        o = saturate(m, q_total >> (O_SHIFT - align), NRM, "o_sat")
 
         difference = self.v.as_signed() - (k_sum.as_signed() >> U_SHIFT)
         m.d.comb += u.eq(saturate(m, difference, VEC, "u_sat"))
@@ -153,7 +172,7 @@ class KdaLane(wiring.Component):
             m.d.sync += k_sum[: VEC.width].eq(k_sum[: VEC.width])
         with m.If(read):
             m.d.sync += k_sum[: VEC.width].eq(u)
-            m.d.sync += q_sum[: NRM.width].eq(saturate(m, q_total >> O_SHIFT, NRM, "o_sat"))
+            m.d.sync += q_sum[: NRM.width].eq(o)
         m.d.comb += self.o.eq(q_sum)
         return m
 
@@ -321,7 +340,7 @@ class KdaEngine(wiring.Component):
         m.submodules.memory = memory = self.memory
         keys_control, lane_control = Signal(KeyControl), Signal(LaneControl)
         self._sequence(m, keys_control, lane_control)
-        tiles = []
+        tiles: list[Any] = []
         for h in range(self.heads):
             m.submodules[f"keys_{h}"] = keys = KdaKeys()
             m.d.comb += [

@@ -127,6 +127,7 @@ async def decode(dut):
     for position in range(bench.last + 1):
         for layer in range(bench.p.mla_layers):
             latent = np.clip(rng.normal(0, 2048, 32).astype(np.int64), CACHE.min, CACHE.max)
+            await bench.idle(random.randrange(2), layer)  # what is read ahead now is old once the entry is stored
             await bench.store(layer, position, latent, vec(rng, 2.0 ** rng.integers(8, 18), 16))
             await bench.idle(random.randrange(3), random.choice((None, layer)))
             scale = 2.0 ** rng.integers(8, 17)

@@ -19,6 +19,8 @@ def test_attention(positions):
 
     async def store(ctx, layer, position, latent, key, t):
         reference.write(layer, position, latent, key)
+        ctx.set(dut.cmd.as_value(), layer)
+        await ctx.tick()  # what is read ahead now is old once the entry is stored
         ctx.set(dut.t.as_value(), t)
         ctx.set(dut.position, position)
         ctx.set(dut.cache_latent.as_value(), pack(latent, CACHE.width))

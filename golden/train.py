@@ -1,6 +1,6 @@
 """Train nano-k3 with quantisation in the loop; seeded, resumable, one core.
 
-``python -m golden.train`` takes 5,000 steps (20 M tokens; about half an hour on an
+``python -m golden.train`` takes 5,800 steps (23 M tokens; about half an hour on an
 idle core, twice that on a busy machine) and writes, under the output folder:
 ``log.txt`` (progress), ``latest.safetensors`` (newest weights, replaced
 atomically every few minutes), ``resume.pt`` (everything needed to go on) and
@@ -12,6 +12,14 @@ Optimisers (model.md): Per-Head Muon takes the orthogonalised update on each
 head's slice of an attention projection by itself, and on every other matrix as a
 whole; AdamW takes embeddings, head, norms and vectors.  Quantile Balancing moves
 the router biases; no gradient flows into them.
+
+The run ends with a settling phase (``settle`` times as many steps again).  The chip
+computes in fixed point, and a difference of 2**-14 before an MXFP8 rounding now and
+then changes the rounded value by a whole step, so chip and quantised model differ
+like two copies with independent rounding noise.  The phase makes the model's choice
+of the next token stand that: every window is run twice with small noise before each
+rounding, and the loss also asks that both copies predict the same distribution
+(``agree``) and that the token they prefer leads by ``lead`` nats (``decide``).
 """
 
 from __future__ import annotations
@@ -40,6 +48,7 @@ from golden.config import ModelConfig, load_preset
 from golden.data import TOKENIZER_PATH, encode, load_corpus, load_tokenizer, token_bytes
 from golden.model import NanoK3, init_weights
 from golden.moe import LatentMoe, quantile_bias
+from golden.numerics import Numerics
 
 FINAL = "final.safetensors"
 
@@ -60,6 +69,12 @@ class Settings:
     cooldown: float = 0.5  # share of the run over which the rate falls to zero
     balance_rate: float = 0.05
     clip: float = 1.0
+    settle: float = 0.16  # steps of the settling phase, as a share of the others
+    settle_rate: float = 0.3  # its peak factor on both rates
+    settle_noise: float = 2.0**-13  # width of the uniform noise before each rounding
+    agree: float = 300.0  # weight of the two copies' divergence
+    decide: float = 1.0  # weight of the missing lead, as a share of ``lead``
+    lead: float = 0.8  # nats between the preferred token and the next
 
 
 def schedule(progress: float, s: Settings) -> float:
@@ -67,6 +82,40 @@ def schedule(progress: float, s: Settings) -> float:
     up = min(1.0, progress / s.warmup) if s.warmup else 1.0
     down = min(1.0, (1.0 - progress) / s.cooldown) if s.cooldown else 1.0
     return max(0.0, min(up, down))
+
+
+def settle_schedule(progress: float, s: Settings) -> float:
+    """The factor on both rates in the settling phase: a short rise, then linearly to zero."""
+    return s.settle_rate * max(0.0, min(progress / 0.05, (1.0 - progress) / 0.95))
+
+
+# ---------------------------------------------------------------- settling
+
+
+class NoisyNumerics(Numerics):
+    """Quantised, with seeded uniform noise of the given width added before every rounding of an input."""
+
+    def __init__(self, weight_format: str, width: float, seed: int) -> None:
+        super().__init__(True, weight_format)
+        self.width = width
+        self.source = torch.Generator().manual_seed(seed)
+
+    def act(self, x: torch.Tensor) -> torch.Tensor:
+        """As the base class, after the noise."""
+        noise = torch.rand(x.shape, generator=self.source, dtype=x.dtype).sub_(0.5)
+        return super().act(x + noise * self.width)
+
+
+def divergence(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Symmetric Kullback-Leibler divergence of two sets of logits [..., vocab], mean over positions, nats."""
+    p, q = a.log_softmax(-1), b.log_softmax(-1)
+    return 0.5 * ((p.exp() - q.exp()) * (p - q)).sum(-1).mean()
+
+
+def missing_lead(logits: torch.Tensor, best: torch.Tensor, lead: float) -> torch.Tensor:
+    """By how much token ``best`` [..., 1] leads less than ``lead``, as a share of it, mean over positions."""
+    others = logits.scatter(-1, best, float("-inf")).amax(-1, keepdim=True)
+    return F.relu(lead - (logits.gather(-1, best) - others)).mean() / lead
 
 
 # ---------------------------------------------------------------- Per-Head Muon
@@ -202,13 +251,19 @@ class Trainer:
         self.spent = 0.0  # seconds of training, over all sittings
 
     def update(self, batch: torch.Tensor, progress: float) -> float:
-        """One optimiser step; returns the loss in nats per token."""
+        """One optimiser step; returns the cross entropy in nats per token.
+
+        ``progress`` is 0..1 in the main part and 1..2 in the settling phase.
+        """
         s = self.s
-        factor = schedule(progress, s)
-        quantise = progress >= s.float_share
-        logits = self.model(batch[:, :-1], self.model.numerics(quantise))
-        loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
-        loss.backward()
+        if progress < 1.0:
+            factor = schedule(progress, s)
+            logits = self.model(batch[:, :-1], self.model.numerics(progress >= s.float_share))
+            entropy = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+            entropy.backward()
+        else:
+            factor = settle_schedule(progress - 1.0, s)
+            entropy = self.settle(batch[: max(1, len(batch) // 2)])
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), s.clip, foreach=True)
         self.muon.step(s.muon_rate * factor, s.muon_decay)
         for group in self.adam.param_groups:
@@ -216,7 +271,21 @@ class Trainer:
         self.adam.step()
         self.model.zero_grad(set_to_none=True)
         self.balance(factor)
-        return loss.item()
+        return entropy.item()
+
+    def settle(self, batch: torch.Tensor) -> torch.Tensor:
+        """Gradients of the settling loss on each window twice (so half as many windows); the cross entropy."""
+        s = self.s
+        twice = torch.cat([batch, batch])
+        num = NoisyNumerics(self.model.cfg.weight_format, s.settle_noise, s.seed * 1_000_003 + self.step)
+        logits = self.model(twice[:, :-1], num)
+        entropy = F.cross_entropy(logits.flatten(0, 1), twice[:, 1:].flatten())
+        a, b = logits.chunk(2)
+        best = (a + b).detach().argmax(-1, keepdim=True)
+        loss = entropy + s.agree * divergence(a, b)
+        loss = loss + s.decide * missing_lead(logits, torch.cat([best, best]), s.lead)
+        loss.backward()
+        return entropy.detach()
 
     @torch.no_grad()
     def balance(self, factor: float) -> None:
@@ -241,11 +310,14 @@ class Trainer:
     def progress_line(self, progress: float, loss: float, tokens_per_s: float) -> str:
         """Loss in nats per token, bits per byte of the training text, speed and time left."""
         bpb = loss / math.log(2) / self.bytes_per_token
-        mode = "quant" if progress >= self.s.float_share else "float"
-        left = self.spent / max(progress, 1e-9) * (1 - progress) / 60
+        s = self.s
+        mode = "settle" if progress >= 1.0 else "quant" if progress >= s.float_share else "float"
+        factor = settle_schedule(progress - 1.0, s) if progress >= 1.0 else schedule(progress, s)
+        done = (min(progress, 1.0) + s.settle * max(progress - 1.0, 0.0)) / (1.0 + s.settle)  # share of all steps
+        left = self.spent / max(done, 1e-9) * (1 - done) / 60
         return (
-            f"step {self.step} {progress:6.1%} loss {loss:.4f} bpb {bpb:.4f} {mode}"
-            f" rate x{schedule(progress, self.s):.3f} imbalance {self.imbalance():.2f}"
+            f"step {self.step} {done:6.1%} loss {loss:.4f} bpb {bpb:.4f} {mode}"
+            f" rate x{factor:.3f} imbalance {self.imbalance():.2f}"
             f" {tokens_per_s:,.0f} tokens/s eta {left:.1f} min"
         )
 
@@ -278,6 +350,18 @@ class Trainer:
         self.step, self.spent = state["step"], state["spent"]
         return True
 
+    def progress(self, minutes: float | None, steps: int | None) -> float:
+        """How far the run is: 0..1 in the main part, 1..2 in the settling phase, 2 at the end."""
+        s = self.s
+        if steps:
+            main, settling, at = float(steps), float(round(s.settle * steps)), float(self.step)
+        else:
+            main = 60.0 * (minutes or 1.0) / (1.0 + s.settle)
+            settling, at = s.settle * main, self.spent
+        if at < main:
+            return at / main
+        return 1.0 + (at - main) / settling if at < main + settling else 2.0
+
     def run(self, minutes: float | None, steps: int | None, save_every: float = 120.0, log_every: int = 50) -> bool:
         """Train to the budget, True when it is spent; interruption (Ctrl-C) saves and stops."""
         log = (self.out / "log.txt").open("a")
@@ -294,8 +378,8 @@ class Trainer:
         try:
             while True:
                 self.spent = before + time.monotonic() - started
-                progress = self.step / steps if steps else self.spent / (60.0 * (minutes or 1.0))
-                if progress >= 1.0:
+                progress = self.progress(minutes, steps)
+                if progress >= 2.0:
                     break
                 losses.append(self.update(next(source), progress))
                 self.step += 1
@@ -325,7 +409,7 @@ def main(arguments: list[str] | None = None, prog: str | None = None) -> None:
     parser = argparse.ArgumentParser(prog=prog, description=__doc__, formatter_class=raw)
     parser.add_argument("--preset", default="nano-k3")
     parser.add_argument("--minutes", type=float, help="stop after this much training time")
-    parser.add_argument("--steps", type=int, help="stop after this many steps (default 5000)")
+    parser.add_argument("--steps", type=int, help="steps before the settling phase (default 5000)")
     parser.add_argument("--out", type=Path, default=Path("build/train"))
     parser.add_argument("--resume", action="store_true", help="go on from resume.pt in the output folder")
     parser.add_argument("--threads", type=int, default=1)

@@ -99,27 +99,28 @@ def test_schedule_rises_stays_and_ends_at_zero():
 
 def test_interrupted_training_ends_with_the_same_weights(tmp_path):
     cfg = load_preset("micro-k3")[0]
-    s = train.Settings(batch=2, window=32, float_share=0.5)
+    s = train.Settings(batch=2, window=32, float_share=0.5, settle=0.5)  # 6 steps and 3 of settling
     tokens = np.random.default_rng(0).integers(0, 512, 2000)
 
     def trainer(folder):
         folder.mkdir(exist_ok=True)
         return train.Trainer(cfg, s, tokens, 2.0, folder)
 
-    trainer(tmp_path / "whole").run(None, 6)
-    first = trainer(tmp_path / "parts")
-    count = iter(range(100))
+    assert trainer(tmp_path / "whole").run(None, 6)
+    for stop in (3, 7):  # in the main part and while settling
+        part = trainer(tmp_path / "parts")
+        assert part.resume() == (stop > 3)
 
-    def interrupted(batch, progress, update=first.update):
-        if next(count) == 3:
-            raise KeyboardInterrupt
-        return update(batch, progress)
+        def interrupted(batch, progress, part=part, stop=stop, update=part.update):
+            if part.step == stop:
+                raise KeyboardInterrupt
+            return update(batch, progress)
 
-    first.update = interrupted
-    first.run(None, 6)
-    second = trainer(tmp_path / "parts")
-    assert second.resume() and second.step == 3
-    second.run(None, 6)
+        part.update = interrupted
+        assert not part.run(None, 6)
+    last = trainer(tmp_path / "parts")
+    assert last.resume() and last.step == 7
+    assert last.run(None, 6) and last.step == 9
     a, b = (load_file(str(tmp_path / n / "final.safetensors")) for n in ("whole", "parts"))
     assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
     assert "interrupted at step 3" in (tmp_path / "parts" / "log.txt").read_text()
@@ -138,6 +139,79 @@ def test_training_lowers_the_loss_of_a_pattern(tmp_path):
     source = train.batches(trainer.tokens, s, 0)
     losses = [trainer.update(next(source), 0.1 + i / 60) for i in range(40)]
     assert losses[0] > 5.0 and losses[-1] < 1.0
+
+
+# ---------------------------------------------------------------- settling
+
+
+def test_progress_is_two_parts_in_steps_and_in_time(tmp_path):
+    s = train.Settings(settle=0.25)
+    trainer = train.Trainer(load_preset("micro-k3")[0], s, np.zeros(100, dtype=np.int64), 2.0, tmp_path)
+    got = []
+    for trainer.step in (0, 4, 8, 9, 10):
+        got.append(trainer.progress(None, 8))
+    assert got == [0.0, 0.5, 1.0, 1.5, 2.0]
+    got = []
+    for trainer.spent in (0.0, 120.0, 240.0, 270.0, 300.0):  # four minutes and one
+        got.append(trainer.progress(5.0, None))
+    assert got == [0.0, 0.5, 1.0, 1.5, 2.0]
+
+
+def test_no_settling_ends_with_the_main_part(tmp_path):
+    s = train.Settings(settle=0.0)
+    trainer = train.Trainer(load_preset("micro-k3")[0], s, np.zeros(100, dtype=np.int64), 2.0, tmp_path)
+    trainer.step, trainer.spent = 8, 60.0
+    assert trainer.progress(None, 8) == trainer.progress(1.0, None) == 2.0
+
+
+def test_settling_rate_rises_and_ends_at_zero():
+    s = train.Settings(settle_rate=0.4)
+    got = [train.settle_schedule(p, s) for p in (0.0, 0.025, 0.05, 0.525, 1.0)]
+    assert got == pytest.approx([0.0, 0.2, 0.4, 0.2, 0.0])
+
+
+def test_noise_is_seeded_and_as_wide_as_asked():
+    x = torch.zeros(4, 64)
+    a, b, c = (train.NoisyNumerics("mxfp4", 2.0**-4, seed).act(x) for seed in (1, 1, 2))
+    assert torch.equal(a, b) and not torch.equal(a, c)
+    assert 0.4 * 2.0**-4 < a.abs().max() <= 2.0**-5
+    quiet = train.NoisyNumerics("mxfp4", 0.0, 1)
+    y = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(quiet.act(y), build_model(load_preset("micro-k3")[0]).numerics(True).act(y))
+
+
+def test_divergence_and_missing_lead_by_hand():
+    """Distributions (1/2, 1/2) and (3/4, 1/4): half of sum (p - q) ln(p/q) is ln(3) / 8."""
+    a, b = torch.tensor([[0.0, 0.0]]), torch.tensor([[math.log(3.0), 0.0]])
+    assert train.divergence(a, b).item() == pytest.approx(math.log(3.0) / 8)
+    assert train.divergence(b, b).item() == 0.0
+    logits = torch.tensor([[3.0, 2.5, 0.0], [0.0, 1.0, 0.5], [0.0, 9.0, 0.0]])
+    best = torch.tensor([[0], [2], [1]])  # leads 0.5, -0.5 (another token is preferred) and 9
+    assert train.missing_lead(logits, best, 1.0).item() == pytest.approx((0.5 + 1.5 + 0.0) / 3)
+    assert train.missing_lead(logits, best, 2.0).item() == pytest.approx((1.5 + 2.5 + 0.0) / 6)
+
+
+def test_settling_makes_noisy_copies_agree(tmp_path):
+    cfg = load_preset("micro-k3")[0]
+    s = train.Settings(batch=4, window=32, settle_noise=2.0**-6, agree=1000.0)
+    tokens = np.random.default_rng(3).integers(0, 8, 600)
+    trainer = train.Trainer(cfg, s, tokens, 1.0, tmp_path)
+    source = train.batches(tokens, s, 0)
+    for i in range(30):
+        trainer.update(next(source), 0.1 + i / 60)
+
+    @torch.no_grad()
+    def measure():
+        x = next(train.batches(tokens, s, 999))[:, :-1]
+        a, b = (trainer.model(x, train.NoisyNumerics("mxfp4", 2.0**-6, seed)) for seed in (1, 2))
+        return train.divergence(a, b).item(), train.missing_lead(a, a.argmax(-1, keepdim=True), s.lead).item()
+
+    before = measure()
+    for i in range(30):
+        trainer.update(next(source), 1.0 + i / 30)
+        trainer.step += 1
+    after = measure()
+    assert after[0] < 0.7 * before[0] and after[1] < before[1]
 
 
 # ---------------------------------------------------------------- evaluation

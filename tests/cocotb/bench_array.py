@@ -81,7 +81,7 @@ async def every_pair_of_functions(dut):
             for blocks in ((1, 1), (1, 2), (2, 1)):
                 for func, n in zip((a, b), blocks, strict=True):
                     c = random_command(model.p, rng, model.words, (func,))
-                    c.blocks = n
+                    c.blocks, c.base, c.expert = n, 0, 0
                     c.groups = min(c.groups, 2)
                     commands.append(c)
     bench = await run_commands(io, model, rng, commands)

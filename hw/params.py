@@ -169,6 +169,7 @@ def _refusal(p: Params) -> str | None:
         (m.intermediate_size in (32, 64, 96, 128), "intermediate_size must be 32, 64, 96 or 128"),
         (m.shared_intermediate_size in (32, 64), "the fused shared experts must be 32 or 64 wide"),
         (32 <= m.vocab_size <= 1024 and m.vocab_size % 32 == 0, "vocab_size must be a multiple of 32, 32 to 1024"),
+        (m.vocab_size // p.array_rows < 128, "vocab_size must be below 128 times array_rows"),
         (0 < m.routed_scaling_factor < 4, "routed_scaling_factor must be above 0 and below 4"),
         (m.gate_lower_bound in (-5.0,), "gate_lower_bound must be -5.0"),
         (0 <= m.first_k_dense_replace <= m.num_hidden_layers, "first_k_dense_replace must be within the layers"),

@@ -73,7 +73,7 @@ class Error(enum.Enum, shape=4):
     PROMPT_TOO_LONG = 6  # more than max_positions tokens
     BAD_TOKEN = 7  # a prompt token is not below vocab_size
     BAD_COUNT = 8  # COUNT is 0
-    PAST_END = 9  # prompt + COUNT is more than max_positions
+    PAST_END = 9  # prompt + COUNT - 1 is more than max_positions (the last token made is not fed)
 
 
 class LoadError(enum.Enum, shape=4):

@@ -131,7 +131,7 @@ class TokenLoop(wiring.Component):
 
     def _command(self, m: Module, too_long: Signal, bad_token: Signal) -> None:
         """Accept or refuse a command."""
-        wanted = Signal(range((1 << 16) + self._p.model.max_positions + 1))
+        wanted = Signal(range((1 << 16) + self._p.model.max_positions + 1))  # the last token made needs no position
         reasons = (
             (self.running, Error.BUSY),
             (~self.loaded, Error.NO_IMAGE),
@@ -140,7 +140,7 @@ class TokenLoop(wiring.Component):
             (too_long, Error.PROMPT_TOO_LONG),
             (bad_token, Error.BAD_TOKEN),
             (~self.teacher_forced & (self.count == 0), Error.BAD_COUNT),
-            (~self.teacher_forced & (wanted > self._p.model.max_positions), Error.PAST_END),
+            (~self.teacher_forced & (wanted > self._p.model.max_positions + 1), Error.PAST_END),
         )
         refusal = Signal(Error)
         m.d.comb += wanted.eq(self.prompt_length + self.count)

@@ -20,8 +20,7 @@ class VectorNorm(wiring.Component):
     """Adds the tiles' sums and ``extra``; gives 1 / sqrt of it.
 
     ``own``, ``other``: sums of the segment's tiles and of the other segment's (counted when ``whole``).  ``extra``: an
-    epsilon in the sum's unit, or a rounding bit.  ``odd``: the total of the cycle before has an odd number of fraction
-    bits.
+    epsilon in the sum's unit, or a rounding bit.  ``odd``: the total has an odd number of fraction bits.
 
     ``total``: the sum, one cycle later.  ``mantissa`` (18 fraction bits) and ``pair`` of the inverse root, two cycles
     later: value = mantissa * 2**-(18 + k) with k = pair - (fraction bits + odd) / 2; only for a total of 1 or more.
@@ -52,8 +51,9 @@ class VectorNorm(wiring.Component):
             total = total + (self.other[i] & self.whole.replicate(SUM_BITS).as_signed())
         kept = Signal(signed(TOTAL_SUM_BITS), reset_less=True)
         aligned = Signal(TOTAL_SUM_BITS)
-        m.d.sync += kept.eq(total)
-        m.d.comb += aligned.eq(Mux(self.odd, kept << 1, kept))
+        odd = Signal(reset_less=True)
+        m.d.sync += [kept.eq(total), odd.eq(self.odd)]
+        m.d.comb += aligned.eq(Mux(odd, kept << 1, kept))
         lead, zeros = self._lead(m, aligned)
         number, index = Signal(20), Signal(7)  # in [1, 4), 18 fraction bits
         m.d.comb += [number.eq(lead), index.eq(number[13:] - 32)]

@@ -56,7 +56,7 @@ class VectorScores(wiring.Component):
         for i, register in enumerate(scores):
             with m.If(self.write & (self.index == i)):
                 m.d.sync += register.eq(score)
-        powers = self._powers(m, scores)
+        powers = self._powers(m, scores, self._order(m, scores, score))
         self._weights(m, powers)
         return m
 
@@ -77,16 +77,27 @@ class VectorScores(wiring.Component):
         m.d.comb += rounded.eq((stage >> 1) + stage[0])
         return saturate(m, rounded, SCORE, name="score")
 
-    def _powers(self, m: Module, scores: list[Signal]) -> list[Signal]:
+    def _order(self, m: Module, scores: list[Signal], score: Signal) -> dict[tuple[int, int], Signal]:
+        """Registers [i, j], i < j: score i is at least score j.  A new score is compared while it is written."""
+        order = {}
+        reaches = [Signal(name=f"reaches{k}") for k in range(self.candidates)]  # below k equality is enough
+        for k, other in enumerate(scores):
+            m.d.comb += reaches[k].eq((score - other - (self.index > k)) >= 0)
+        for i in range(self.candidates):
+            for j in range(i + 1, self.candidates):
+                order[i, j] = Signal(name=f"order{i}_{j}", reset_less=True)
+                with m.If(self.write & (self.index == i)):
+                    m.d.sync += order[i, j].eq(reaches[j])
+                with m.If(self.write & (self.index == j)):
+                    m.d.sync += order[i, j].eq(~reaches[i])
+        return order
+
+    def _powers(self, m: Module, scores: list[Signal], order: dict[tuple[int, int], Signal]) -> list[Signal]:
         """Registers with 2**(score - max), 0 beyond the first n."""
         count = self.candidates
         counts = [Signal(name=f"counts{i}") for i in range(count)]
         m.d.comb += [c.eq(self.n > i) for i, c in enumerate(counts)]
-        above = {}  # (i, j), i < j: score i is at least score j, or j does not count
-        for i in range(count):
-            for j in range(i + 1, count):
-                above[i, j] = Signal(name=f"above{i}_{j}")
-                m.d.comb += above[i, j].eq((scores[i] >= scores[j]) | ~counts[j])
+        above = {(i, j): bit | ~counts[j] for (i, j), bit in order.items()}  # or j does not count
         best = []
         for i in range(count):
             wins = [above[i, j] for j in range(i + 1, count)] + [~above[j, i] for j in range(i)]
@@ -126,7 +137,7 @@ class VectorScores(wiring.Component):
         power = Signal(UNIT.width)
         chosen = Cat(*(self.follow == i for i in range(self.candidates)))
         m.d.comb += power.eq(one_hot(chosen, list(powers)))
-        product = multiply_add(m, mantissa, power, 0, MANTISSA_BITS + UNIT.width + 1, name="share")
-        stage = product >> 17  # shifted right by 18 + extra, one more bit for rounding
-        rounding = Mux(by[1], stage >> 2, Mux(by[0], stage >> 1, stage))
-        m.d.sync += self.weight.eq((rounding >> 1) + rounding[0])
+        half = Mux(by[1], 1 << 19, Mux(by[0], 1 << 18, 1 << 17))
+        product = multiply_add(m, mantissa, power, half, MANTISSA_BITS + UNIT.width + 1, name="share")
+        stage = product >> 18
+        m.d.sync += self.weight.eq(Mux(by[1], stage >> 2, Mux(by[0], stage >> 1, stage)))

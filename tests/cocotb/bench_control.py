@@ -356,7 +356,7 @@ async def runs(dut, share, lengths):
     bench.lengths = lengths
     await bench.load_good()
     limit = bench.positions
-    cases = [(1, 1, 0), (1, limit - 1, 0), (limit - 1, 1, 0), (limit, 0, Flag.TEACHER_FORCED), (2, 1, 0)]
+    cases = [(1, 1, 0), (1, limit, 0), (limit, 1, 0), (limit, 0, Flag.TEACHER_FORCED), (2, 1, 0)]
     for flags in range(4):
         for _ in range(3):
             length = random.randint(1, min(limit - 1, 12))
@@ -391,14 +391,14 @@ async def refusals(dut):
     # counts: the prompt stays
     prompt = bench.random_prompt(3)
     await bench.send_prompt(prompt)
-    for count, error in ((0, Error.BAD_COUNT), (limit - 2, Error.PAST_END), (0xFFFF, Error.PAST_END)):
+    for count, error in ((0, Error.BAD_COUNT), (limit - 1, Error.PAST_END), (0xFFFF, Error.PAST_END)):
         await bench.write(Register.COUNT, count)
         assert await bench.command(Command.START) == error
     assert not bench.trace, "a refused START ran"
-    await bench.write(Register.COUNT, limit - 3)
+    await bench.write(Register.COUNT, limit - 2)
     bench.history.clear()
     assert await bench.command(Command.START) == Error.NONE
-    await bench.finish_run(prompt, limit - 3)
+    await bench.finish_run(prompt, limit - 2)
     # teacher-forced runs do not use COUNT
     await bench.run(bench.random_prompt(limit), 0xFFFF, Flag.TEACHER_FORCED)
 

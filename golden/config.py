@@ -71,9 +71,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         layers = set(self.kda_layers) | set(self.full_attn_layers)
-        if set(self.kda_layers) & set(self.full_attn_layers) or layers != set(
-            range(1, self.num_hidden_layers + 1)
-        ):
+        if set(self.kda_layers) & set(self.full_attn_layers) or layers != set(range(1, self.num_hidden_layers + 1)):
             raise ConfigError(
                 f"{self.name}: kda_layers and full_attn_layers must name each of the"
                 f" {self.num_hidden_layers} layers once (1-based)"
@@ -150,7 +148,8 @@ def model_from_dict(section: dict[str, Any], name: str) -> ModelConfig:
     if unknown:
         raise ConfigError(f"{name}: unknown model key {unknown[0]!r}")
     missing = [
-        k for k, f in known.items()
+        k
+        for k, f in known.items()
         if k not in section and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     ]
     if missing:

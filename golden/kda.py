@@ -41,9 +41,7 @@ def kda_step(
     return state, (q.unsqueeze(-1) * state).sum(-2)  # read from the updated state
 
 
-def kda_chunked(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor
-) -> torch.Tensor:
+def kda_chunked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
     """Whole windows from a zero state: q/k/g [N, T, dk], v [N, T, dv], beta [N, T]; T a multiple of CHUNK.
 
     Within a chunk, with G the running sum of g, u solves the unit lower triangular system

@@ -121,8 +121,14 @@ class MultiHeadLatentAttention(nn.Module):
         return self._output(attend(q_nope, q_rope, new, w_k, w_v, num, scope).flatten(-2), x, num, scope), new
 
     def _attend_naive(
-        self, q_nope: torch.Tensor, q_rope: torch.Tensor, cache: MlaState,
-        w_k: torch.Tensor, w_v: torch.Tensor, num: Numerics, scope: str,
+        self,
+        q_nope: torch.Tensor,
+        q_rope: torch.Tensor,
+        cache: MlaState,
+        w_k: torch.Tensor,
+        w_v: torch.Tensor,
+        num: Numerics,
+        scope: str,
     ) -> torch.Tensor:
         """Expand k and v of every cached position, then softmax attention -> [B, H, v]."""
         k = torch.einsum("btc,hnc->bhtn", cache["c"], w_k)
@@ -133,8 +139,14 @@ class MultiHeadLatentAttention(nn.Module):
         return torch.einsum("bht,bhtv->bhv", weights, v)
 
     def _attend_absorbed(
-        self, q_nope: torch.Tensor, q_rope: torch.Tensor, cache: MlaState,
-        w_k: torch.Tensor, w_v: torch.Tensor, num: Numerics, scope: str,
+        self,
+        q_nope: torch.Tensor,
+        q_rope: torch.Tensor,
+        cache: MlaState,
+        w_k: torch.Tensor,
+        w_v: torch.Tensor,
+        num: Numerics,
+        scope: str,
     ) -> torch.Tensor:
         """Attend over c itself, then multiply the context by W_v -> [B, H, v]."""
         q_abs = self.absorbed_query(q_nope, w_k, num)

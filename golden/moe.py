@@ -200,8 +200,11 @@ class LatentMoe(nn.Module):
         flat = x.reshape(-1, x.shape[-1])
         logits = num.matmul(flat, self.gate.weight)
         experts, weights, scores = route(
-            logits, self.gate.e_score_correction_bias, cfg.num_experts_per_token,
-            cfg.routed_scaling_factor, cfg.renormalize,
+            logits,
+            self.gate.e_score_correction_bias,
+            cfg.num_experts_per_token,
+            cfg.routed_scaling_factor,
+            cfg.renormalize,
         )
         self.last_scores = scores.detach()
         lead = x.shape[:-1]

@@ -16,11 +16,29 @@ import numpy as np
 
 OUTER = ("attn_in", "attn_norm", "attn_out", "prefix_attn", "mlp_in", "mlp_norm", "ffn_out", "prefix")
 KDA_INNER = (
-    "q_conv", "k_conv", "v_conv", "q", "k", "v", "alpha", "beta", "o", "gate", "gated", "state",
+    "q_conv",
+    "k_conv",
+    "v_conv",
+    "q",
+    "k",
+    "v",
+    "alpha",
+    "beta",
+    "o",
+    "gate",
+    "gated",
+    "state",
 )
 MLA_INNER = ("q_nope", "q_rope", "c", "k_r", "q_abs", "scores", "context", "o", "gate", "gated")
 MOE_INNER = (
-    "router", "experts", "expert_weights", "z", "expert_out", "routed", "shared.hidden", "shared_out",
+    "router",
+    "experts",
+    "expert_weights",
+    "z",
+    "expert_out",
+    "routed",
+    "shared.hidden",
+    "shared_out",
 )
 DENSE_INNER = ("dense.hidden",)
 GLOBAL = ("embedding", "final_in", "final_norm", "logits")

@@ -329,8 +329,12 @@ class Trainer:
         """Weights for readers and everything needed to resume."""
         save_state(self.model, self.out / "latest.safetensors", self.note())
         state = {
-            "model": self.model.state_dict(), "muon": self.muon.state_dict(), "adam": self.adam.state_dict(),
-            "step": self.step, "spent": self.spent, "settings": asdict(self.s),
+            "model": self.model.state_dict(),
+            "muon": self.muon.state_dict(),
+            "adam": self.adam.state_dict(),
+            "step": self.step,
+            "spent": self.spent,
+            "settings": asdict(self.s),
         }
         temporary = self.out / "resume.tmp"
         torch.save(state, temporary)

@@ -23,7 +23,7 @@ def round_shift(x: Value, shift: int) -> Value:
 
 
 def round_shift_by(m: Module, x: Value, shift: Value, most: int, name: str = "shifted") -> Signal:
-    """x * 2**-shift rounded half-up for a variable unsigned ``shift`` of 0 to ``most``; same shape as x plus one bit."""
+    """x * 2**-shift rounded half-up for a variable unsigned ``shift`` of 0 to ``most``; x's shape plus one bit."""
     wide = Signal(Shape(len(x) + 1, x.shape().signed), name=f"{name}_in")
     m.d.comb += wide.eq(x << 1)  # one guard bit below keeps the last bit dropped
     bits = most.bit_length()

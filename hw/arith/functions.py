@@ -69,7 +69,7 @@ def exp2_neg(m: Module, t: Value, name: str = "exp2") -> Signal:
 
 
 def rsqrt(m: Module, v: Value, frac: Value, name: str = "rsqrt") -> tuple[Signal, Signal]:
-    """Mantissa (19 bits, 18 fraction bits) and signed exponent k of 1/sqrt(v * 2**-frac); v >= 1, frac an unsigned value."""
+    """Mantissa (19 bits, 18 fraction bits) and signed exponent k of 1/sqrt(v * 2**-frac); v >= 1, frac unsigned."""
     n = len(v)
     top, count = normalise_left(m, v, name=f"{name}_norm")
     exponent = Signal(signed(8), name=f"{name}_exponent")  # floor(log2 value)

@@ -105,7 +105,8 @@ def test_parameter_counts():
     # the released layout pads A_log from 2 heads to head_dim in each of the 3 KDA layers
     assert count["nano-k3"] + 3 * (32 - 2) == 476_544
     matrices = sum(
-        p.numel() for k, p in build_model(load_preset("nano-k3")[0]).state_dict().items()
+        p.numel()
+        for k, p in build_model(load_preset("nano-k3")[0]).state_dict().items()
         if p.ndim == 2 and "res_proj" not in k
     )
     assert matrices == 471_424
@@ -114,13 +115,23 @@ def test_parameter_counts():
 def test_state_keys_are_the_released_names():
     keys = set(build_model(load_preset("nano-k3")[0]).state_dict())
     for key in (
-        "model.embed_tokens.weight", "model.output_attn_res_norm.weight", "model.output_attn_res_proj.weight",
-        "model.norm.weight", "lm_head.weight", "model.layers.4.self_attention_res_norm.weight",
-        "model.layers.0.self_attention_res_proj.weight", "model.layers.3.mlp_res_proj.weight",
-        "model.layers.0.self_attn.A_log", "model.layers.0.self_attn.dt_bias", "model.layers.0.self_attn.o_norm.weight",
-        "model.layers.0.self_attn.q_conv1d.weight", "model.layers.2.self_attn.f_a_proj.weight",
-        "model.layers.3.self_attn.kv_a_proj_with_mqa.weight", "model.layers.3.self_attn.q_a_layernorm.weight",
-        "model.layers.0.mlp.gate_proj.weight", "model.layers.1.block_sparse_moe.gate.weight",
+        "model.embed_tokens.weight",
+        "model.output_attn_res_norm.weight",
+        "model.output_attn_res_proj.weight",
+        "model.norm.weight",
+        "lm_head.weight",
+        "model.layers.4.self_attention_res_norm.weight",
+        "model.layers.0.self_attention_res_proj.weight",
+        "model.layers.3.mlp_res_proj.weight",
+        "model.layers.0.self_attn.A_log",
+        "model.layers.0.self_attn.dt_bias",
+        "model.layers.0.self_attn.o_norm.weight",
+        "model.layers.0.self_attn.q_conv1d.weight",
+        "model.layers.2.self_attn.f_a_proj.weight",
+        "model.layers.3.self_attn.kv_a_proj_with_mqa.weight",
+        "model.layers.3.self_attn.q_a_layernorm.weight",
+        "model.layers.0.mlp.gate_proj.weight",
+        "model.layers.1.block_sparse_moe.gate.weight",
         "model.layers.1.block_sparse_moe.gate.e_score_correction_bias",
         "model.layers.1.block_sparse_moe.routed_expert_norm.weight",
         "model.layers.1.block_sparse_moe.shared_experts.down_proj.weight",

@@ -61,9 +61,12 @@ def test_attention_projections_are_cut_by_head():
     cfg = load_preset("nano-k3")[0]
     shapes = {k: tuple(v.shape) for k, v in build_model(cfg).state_dict().items()}
     want = {
-        "model.layers.0.self_attn.q_proj.weight": (0, 2), "model.layers.0.self_attn.o_proj.weight": (1, 2),
-        "model.layers.0.self_attn.f_b_proj.weight": (0, 2), "model.layers.0.self_attn.f_a_proj.weight": (0, 1),
-        "model.layers.3.self_attn.kv_b_proj.weight": (0, 2), "model.layers.3.self_attn.q_a_proj.weight": (0, 1),
+        "model.layers.0.self_attn.q_proj.weight": (0, 2),
+        "model.layers.0.self_attn.o_proj.weight": (1, 2),
+        "model.layers.0.self_attn.f_b_proj.weight": (0, 2),
+        "model.layers.0.self_attn.f_a_proj.weight": (0, 1),
+        "model.layers.3.self_attn.kv_b_proj.weight": (0, 2),
+        "model.layers.3.self_attn.q_a_proj.weight": (0, 1),
         "model.layers.1.block_sparse_moe.experts.0.w1.weight": (0, 1),
     }
     assert {k: train.head_slices(k, shapes[k], cfg) for k in want} == want

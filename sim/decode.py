@@ -23,8 +23,8 @@ class Decoded:
     tokens: list[int]
     edges: list[int]
     counters: dict[str, Any]
-    before_reset: str  # fingerprint of the random start values
     logits: list[list[int]] | None = None
+    before_reset: tuple[str, ...] = ()  # random start values of some outputs
 
     def cycles(self) -> dict[int, int]:
         """Cycles from the token before to each token, by context: the positions that its own last one attended to."""
@@ -73,7 +73,7 @@ def decode(
             done.set()
             follower.join()
     r = run.reports
-    return Decoded(len(prompt), r["tokens"], r["edges"], r["counters"], r["before_reset"], r.get("logits"))
+    return Decoded(len(prompt), r["tokens"], r["edges"], r["counters"], r.get("logits"), tuple(r["before_reset"]))
 
 
 def _follow(progress: Path, done: threading.Event, on_token: Callable[[int], None]) -> None:

@@ -2,15 +2,13 @@
 
 Parameters (see sim.decode): ``image`` (file), ``prompt`` (token ids), ``count``, ``logits`` (stream them too),
 ``progress`` (file that gets a line per token).  Reports: ``before_reset``
-(fingerprint of the start values), ``tokens``, ``edges`` (number of the clock edge of each
+(the start values of some outputs), ``tokens``, ``edges`` (number of the clock edge of each
 token's first valid beat), ``counters``, and ``logits`` when asked for.
 """
 
-import hashlib
 from pathlib import Path
 
 import cocotb
-from cocotb.handle import LogicArrayObject
 from cocotb.triggers import ClockCycles, RisingEdge, Timer
 from cocotb.utils import get_sim_time
 from cocotbext.axi import AxiLiteBus, AxiLiteMaster, AxiStreamBus, AxiStreamFrame, AxiStreamSink, AxiStreamSource
@@ -92,11 +90,10 @@ async def watch_tokens(dut, count, progress):
     return seen
 
 
-def fingerprint(dut):
-    """Hash of the top level's signals, which carry every unit's registers that another unit reads."""
-    values = sorted(f"{signal._name}={signal.value}" for signal in dut if isinstance(signal, LogicArrayObject))
-    assert len(values) > len(UNITS), "no signal of the top level can be read"
-    return hashlib.sha256("\n".join(values).encode()).hexdigest()
+def start_values(dut):
+    """What the registers behind the data outputs hold before the first clock edge: random, by seed."""
+    outputs = (dut.m_axis_tokens_tdata, dut.m_axis_logits_tdata, dut.s_axil_rdata)
+    return [str(signal.value) for signal in outputs]
 
 
 @cocotb.test()
@@ -104,7 +101,7 @@ async def decode(dut):
     """Load, run, collect."""
     given = parameters()
     await Timer(1, "ns")
-    before = fingerprint(dut)
+    before = start_values(dut)
     host = Host(dut)
     await start(dut, period_ns=PERIOD_NS)
     raw = Path(given["image"]).read_bytes()

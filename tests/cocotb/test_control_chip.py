@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from flow import rtl
 from golden.fixed.numbers import ints
 from golden.fixed.twin import Twin
 from golden.fixed.weights import chip_weights
@@ -12,7 +13,6 @@ from hw import image
 from hw.control.registers import Flag
 from hw.params import Params, from_preset
 from hw.top import Nanok3
-from tests.cocotb.runner import build
 
 
 def twin_run(p, weights, prompt, count, flags, **more):
@@ -30,7 +30,14 @@ def twin_run(p, weights, prompt, count, flags, **more):
     return {"prompt": prompt, "count": count, "flags": int(flags), "tokens": tokens, "logits": logits, **more}
 
 
-@pytest.mark.parametrize("preset,rows,positions", [("micro-k3", 16, 2), ("micro-k3", 8, 4), ("nano-k3", 16, 4)])
+SIZES = [
+    ("micro-k3", 16, 2),
+    pytest.param("micro-k3", 8, 4, marks=pytest.mark.slow),
+    pytest.param("nano-k3", 16, 4, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("preset,rows,positions", SIZES)
 def test_chip_equals_twin(preset, rows, positions, tmp_path):
     p = Params(from_preset(preset).model, array_rows=rows, mla_positions=positions)
     model = build_model(p.model, seed=rows, dtype=torch.float64)
@@ -51,5 +58,5 @@ def test_chip_equals_twin(preset, rows, positions, tmp_path):
         twin_run(p, weights, prompt(2), 0, Flag.TEACHER_FORCED | Flag.STREAM_LOGITS, pause=False),
     ]
     given = {"image": str(tmp_path / "chip.img"), "runs": runs}
-    result = build(chip, "nanok3").simulate("tests.cocotb.bench_control_chip", parameters=given, timeout=900)
+    result = rtl.compiled(chip).simulate("tests.cocotb.bench_control_chip", parameters=given, timeout=900)
     print(result[0].reports)

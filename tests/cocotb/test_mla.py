@@ -1,4 +1,4 @@
-"""The MLA engine under Verilator: presets and other numbers of positions at a time."""
+"""The MLA engine under Verilator: the presets (tests/hw has other numbers of positions at a time)."""
 
 import pytest
 
@@ -9,7 +9,6 @@ from tests.hw.mla_reference import params
 SIZES = [
     ("nano-k3", None, None, (1,)),
     ("micro-k3", None, None, (2, 3)),
-    ("micro-k3", 1, 16, (4,)),
 ]
 
 

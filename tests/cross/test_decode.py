@@ -65,7 +65,8 @@ def test_start_values_do_not_matter(tmp_path):
     """Registers and memories start from other random values by seed, and nothing that comes out differs."""
     one, two = (check("micro-k3", [5, 17, 300], 6, tmp_path, logits=True, seed=seed) for seed in (1, 2))
     assert one.before_reset != two.before_reset
-    assert (one.logits, one.edges, one.counters) == (two.logits, two.edges, two.counters)
+    # clock edges count from the simulation's start, where the host's first transfer may shift by one: compare distances
+    assert (one.logits, one.cycles(), one.counters) == (two.logits, two.cycles(), two.counters)
 
 
 @pytest.mark.slow

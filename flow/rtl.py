@@ -175,7 +175,7 @@ def write(config: str | None, checkpoint: Path | None, folder: Path) -> None:
     with replaced_folder(folder, lambda file: True) as work:
         common.announce(loaded)
         for file in emitted(chip).iterdir():
-            if file.suffix in (".v", ".lib", ".json"):
+            if file.suffix in (".v", ".lib", ".lef", ".json"):
                 (work / file.name).write_bytes(file.read_bytes())
         image.save(work / IMAGE, words)
         hashes = {file.name: sha256(file) for file in sorted(work.iterdir())}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from golden import formats
 from golden.formats import E2M1, E4M3, MX_BLOCK
+from tests import cases
 
 REFERENCE = {"E2M1": ml_dtypes.float4_e2m1fn, "E4M3": ml_dtypes.float8_e4m3fn}
 BOTH = pytest.mark.parametrize("fmt", [E2M1, E4M3], ids=lambda f: f.name)
@@ -51,9 +52,10 @@ def test_e4m3_nan_codes():
         formats.encode_element(np.array([np.nan]), E2M1)
 
 
-def test_e4m3_decode_cases():
-    got = formats.decode_element(np.array([126, 1, 8, 254]), E4M3)
-    np.testing.assert_array_equal(got, [448.0, 0.001953125, 0.015625, -448.0])
+@pytest.mark.parametrize("case", cases.E4M3_DECODE)
+def test_e4m3_decode_cases(case):
+    got = formats.decode_element(np.array(case.code), E4M3)
+    assert np.isnan(got) if case.value is None else got == case.value
 
 
 def test_e8m0_every_code_as_ml_dtypes():
@@ -62,73 +64,29 @@ def test_e8m0_every_code_as_ml_dtypes():
     np.testing.assert_array_equal(formats.decode_e8m0(codes), want)
 
 
-@pytest.mark.parametrize(
-    ("code", "value"),
-    [
-        (0, 5.877471754111438e-39),
-        (1, 1.1754943508222875e-38),
-        (126, 0.5),
-        (127, 1.0),
-        (128, 2.0),
-        (134, 128.0),
-        (254, 1.7014118346046923e38),
-    ],
-)
-def test_e8m0_cases(code, value):
-    assert formats.decode_e8m0(np.array(code)) == value
+@pytest.mark.parametrize("case", cases.E8M0)
+def test_e8m0_cases(case):
+    got = formats.decode_e8m0(np.array(case.code))
+    assert np.isnan(got) if case.value is None else got == case.value
 
 
 @pytest.mark.parametrize(
-    ("x", "value"),
-    [
-        (0.0, 0.0),
-        (0.25, 0.0),
-        (0.25000006, 0.5),
-        (0.75, 1.0),
-        (1.25, 1.0),
-        (1.75, 2.0),
-        (2.5, 2.0),
-        (3.5, 4.0),
-        (5.0, 4.0),
-        (5.000001, 6.0),
-        (7.5, 6.0),
-        (-0.75, -1.0),
-        (-100.0, -6.0),
-    ],
+    ("fmt", "case"), [*((E2M1, c) for c in cases.E2M1_ENCODE), *((E4M3, c) for c in cases.E4M3_ENCODE)]
 )
-def test_e2m1_encode_cases(x, value):
-    assert formats.decode_element(formats.encode_element(np.array(x), E2M1), E2M1) == value
-
-
-@pytest.mark.parametrize(
-    ("x", "value"),
-    [
-        (0.0, 0.0),
-        (0.0009765625, 0.0),
-        (0.00097666015625, 0.001953125),
-        (0.0029296875, 0.00390625),
-        (0.0146484375, 0.015625),
-        (1.0625, 1.0),
-        (1.1875, 1.25),
-        (448.0, 448.0),
-        (463.9, 448.0),
-        (1e6, 448.0),
-        (-1e6, -448.0),
-    ],
-)
-def test_e4m3_encode_cases(x, value):
-    assert formats.decode_element(formats.encode_element(np.array(x), E4M3), E4M3) == value
+def test_encode_cases(fmt, case):
+    assert formats.decode_element(formats.encode_element(np.array(case.x), fmt), fmt) == case.value
 
 
 def block(*values: float) -> np.ndarray:
     return np.array([*values, *[0.0] * (MX_BLOCK - len(values))])
 
 
-@pytest.mark.parametrize(("amax", "exponent", "value"), [(957.0, 1, 896.0), (448.0, 0, 448.0)])
-def test_mxfp8_block_amax_cases(amax, exponent, value):
-    codes, scales = formats.mx_encode(block(amax), E4M3)
-    assert scales[0] == 127 + exponent
-    assert formats.mx_decode(codes, scales, E4M3)[0] == value
+@pytest.mark.parametrize("case", cases.MXFP8_BLOCK_AMAX)
+def test_mxfp8_block_amax_cases(case):
+    codes, scales = formats.mx_encode(block(case.amax), E4M3)
+    assert case.exponent is None or scales[0] == 127 + case.exponent
+    assert scales[0] != formats.E8M0_NAN
+    assert formats.mx_decode(codes, scales, E4M3)[0] == case.value
 
 
 @BOTH

@@ -9,6 +9,7 @@ import torch
 from golden import attn_res, formats, kda, mla, moe, norm, situ
 from golden.config import ConfigError, load_preset, model_from_dict
 from golden.numerics import Numerics
+from tests import cases
 
 F64 = torch.float64
 TIGHT = dict(rtol=1e-12, atol=1e-12)
@@ -25,23 +26,10 @@ def close(a, b):
 # ---------------------------------------------------------------- KDA
 
 
-@pytest.mark.parametrize(
-    ("a_log", "f", "alpha"),
-    [
-        (0, 0, 0.0820849986238988),
-        (0, 1e4, 0.006737946999085467),
-        (0, -1e4, 1.0),
-        (0, 1.0, 0.025853923936877493),
-        (0, -1.0, 0.26061602933218975),
-        (100, -200.0, 1.0),
-        (100, 0.0, 0.0820849986238988),
-        (100, 200.0, 0.006737946999085467),
-        (2.772588722239781, 0.25, 0.007371980014424645),
-    ],
-)
-def test_kda_alpha_cases(a_log, f, alpha):
-    g = kda.log_decay(t([f]), t(float(a_log)), t([0.0]), -5.0)
-    close(torch.exp(g)[0, 0], alpha)
+@pytest.mark.parametrize("case", cases.KDA_ALPHA)
+def test_kda_alpha_cases(case):
+    g = kda.log_decay(t([case.f]), t(float(case.a_log)), t([0.0]), -5.0)
+    close(torch.exp(g)[0, 0], case.alpha)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
@@ -62,12 +50,11 @@ def test_kda_gate_is_not_the_softplus_form():
 
 def test_kda_step_cases():
     state = torch.zeros(2, 2, dtype=F64)
-    state, out = kda.kda_step(state, t(1.0, 0.0), t(0.6, 0.8), t(1.0, -2.0), t(1.0, 1.0), t(0.5)[0])
-    close(state, [[0.3, -0.6], [0.4, -0.8]])
-    close(out, [0.3, -0.6])
-    state, out = kda.kda_step(state, t(0.0, 1.0), t(0.8, -0.6), t(3.0, 0.5), t(0.5, 0.25), t(1.0)[0])
-    close(state, [[2.502, 0.196], [-1.664, -0.5720000000000001]])
-    close(out, [-1.664, -0.5720000000000001])
+    for case in cases.KDA_STEPS:
+        q, k, v, alpha = (t(*values) for values in (case.q, case.k, case.v, case.alpha))
+        state, out = kda.kda_step(state, q, k, v, alpha, t(case.beta)[0])
+        close(state, case.state)
+        close(out, case.out)
 
 
 def test_kda_delta_rule_stores_what_it_was_told():
@@ -140,19 +127,9 @@ def test_norm_offset_means_one_plus_weight():
     close(offset(x), [0.6, 0.8, 0.0, 0.0])
 
 
-@pytest.mark.parametrize(
-    ("g", "u", "y"),
-    [
-        (8.0, 50.0, 92.90375177797013),
-        (0.0, 3.0, 0.0),
-        (1.0, 1.0, 0.7158178280748404),
-        (-8.0, 50.0, -0.031165736713440507),
-        (100.0, -1000.0, -100.0),
-        (0.5, -25.0, -5.895095674161928),
-    ],
-)
-def test_situ_glu_cases(g, u, y):
-    close(situ.situ_glu(t(g), t(u))[0], y)
+@pytest.mark.parametrize("case", cases.SITU_GLU)
+def test_situ_glu_cases(case):
+    close(situ.situ_glu(t(case.g), t(case.u))[0], case.y)
 
 
 def test_activation_follows_the_preset():
@@ -164,12 +141,13 @@ def test_activation_follows_the_preset():
 
 
 def test_attention_residual_case():
-    candidates = [t(1.0, 0, 0, 0), t(0, 1000.0, 0, 0)]
-    ones, proj = torch.ones(4, dtype=F64), t(1.0, -1.0, 0.5, 0.0)
-    scores = attn_res.mix_scores(candidates, ones, proj, 1e-5)
-    close(scores, [1.9999600011999599, -1.99999999996])
-    close(torch.softmax(scores, -1), [0.9820130835365267, 0.017986916463473307])
-    close(attn_res.mix(candidates, ones, proj, 1e-5), [0.9820130835365267, 17.986916463473307, 0.0, 0.0])
+    case = cases.RESIDUAL_MIX
+    candidates, projection = [t(*v) for v in case.candidates], t(*case.projection)
+    ones = torch.ones(len(case.projection), dtype=F64)
+    scores = attn_res.mix_scores(candidates, ones, projection, case.eps)
+    close(scores, case.scores)
+    close(torch.softmax(scores, -1), case.weights)
+    close(attn_res.mix(candidates, ones, projection, case.eps), case.out)
 
 
 def test_attention_residual_of_one_candidate_is_that_candidate():
@@ -180,19 +158,12 @@ def test_attention_residual_of_one_candidate_is_that_candidate():
 # ---------------------------------------------------------------- router and experts
 
 
-@pytest.mark.parametrize(
-    ("logits", "bias", "scale", "experts", "weights"),
-    [
-        ([0.0] * 8, [0.0] * 8, 1.0, [0, 1], [0.5, 0.5]),
-        ([0.0, 2.0, 1.0, 2.0], [0.5, 0, 0, 0], 1.0, [0, 1], [0.36210968865333093, 0.6378903113466692]),
-        ([3.0] * 4, [-1.0, 0, -1.0, 0], 2.0, [1, 3], [1.0, 1.0]),
-    ],
-)
-def test_router_cases(logits, bias, scale, experts, weights):
-    picked, got, _ = moe.route(t(*logits), t(*bias), 2, scale)
+@pytest.mark.parametrize("case", cases.ROUTER)
+def test_router_cases(case):
+    picked, got, _ = moe.route(t(*case.logits), t(*case.bias), cases.ROUTER_TOP_K, case.scale)
     order = picked.argsort()  # the cases list experts by index
-    assert picked[order].tolist() == experts
-    close(got[order], weights)
+    assert picked[order].tolist() == case.experts
+    close(got[order], case.weights)
 
 
 @pytest.mark.parametrize("count", [2, 3, 16])

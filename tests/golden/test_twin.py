@@ -1,7 +1,6 @@
 """The integer twin: small cases with right values to a stated number of ulp, the whole model against quantised float.
 
-An ulp is the last place of the format that the value comes out in.  The lists hold right values in float64; where the
-chip's vectors are wider than a case's, the rest is zeros.
+The small cases and their bounds are in tests/cases.py.
 """
 
 import math
@@ -17,7 +16,6 @@ from golden.config import load_preset
 from golden.fixed import kda, lanes, mla, mx, router, vector
 from golden.fixed import twin as twin_module
 from golden.fixed.numbers import (
-    BIAS,
     CACHE,
     CONST,
     DTB,
@@ -40,39 +38,19 @@ from golden.fixed.numbers import (
 )
 from golden.fixed.twin import Twin
 from golden.fixed.weights import chip_weights
-from golden.formats import E2M1, decode_e8m0, decode_element, encode_element
+from golden.formats import E2M1, encode_element
 from golden.model import build_model
 from golden.numerics import Numerics
 from golden.taps import Recorder
-
-
-def ulps(got, want, fmt):
-    """Largest distance of integers from real values, in the format's last place."""
-    return float(np.abs(np.asarray(got, np.float64) - np.asarray(want, np.float64) * 2.0**fmt.frac).max())
-
+from tests import cases
+from tests.cases import padded, ulps
 
 # ---------------------------------------------------------------- KDA decay
 
 
-@pytest.mark.parametrize(
-    ("a_log", "f", "alpha"),
-    [
-        (0, 0, 0.0820849986238988),
-        (0, 1e4, 0.006737946999085467),
-        (0, -1e4, 1.0),
-        (0, 1.0, 0.025853923936877493),
-        (0, -1.0, 0.26061602933218975),
-        (100, -200.0, 1.0),
-        (100, 0.0, 0.0820849986238988),
-        (100, 200.0, 0.006737946999085467),
-        (2.772588722239781, 0.25, 0.007371980014424645),
-    ],
-)
-def test_kda_alpha_within_two_ulp(a_log, f, alpha):
-    """f and exp(A_log) as the chip holds them: 1e4 saturates VEC, exp(100) is RATE's largest; both are long past 1."""
-    rate = to_fixed(min(math.exp(a_log), RATE.max * RATE.ulp), RATE)
-    got = lanes.decay(to_fixed([f], VEC), to_fixed([0.0], DTB), rate, -5.0)
-    assert ulps(got, [alpha], UNIT) <= 2
+def test_kda_alpha_cases():
+    got = lanes.decay(*cases.decay_operands(), -5.0)
+    assert ulps(got, [case.alpha for case in cases.KDA_ALPHA], UNIT) <= cases.KDA_ALPHA_ULPS
 
 
 @pytest.mark.parametrize("a_log", [-3.0, 0.0, 1.5])
@@ -89,69 +67,47 @@ def test_kda_alpha_over_the_whole_range(a_log):
 # ---------------------------------------------------------------- MX formats
 
 
-@pytest.mark.parametrize(
-    ("code", "value"),
-    [(0, 5.877471754111438e-39), (1, 1.1754943508222875e-38), (126, 0.5), (127, 1.0), (128, 2.0), (134, 128.0),
-     (254, 1.7014118346046923e38), (255, None)],
-)  # fmt: skip
-def test_e8m0_exact(code, value):
-    got = float(decode_e8m0(np.array([code]))[0])
-    assert math.isnan(got) if value is None else got == value
+def matvec_of_ones(e2m1=2, w_scale=127, e4m3=56, x_scale=127):
+    """The twin's product (VEC) of one element and one, in a block of zeros; the defaults are all 1.0."""
+    codes, operand = np.zeros((1, 1, 32), np.int64), np.zeros((1, 32), np.int64)
+    codes[0, 0, 5], operand[0, 5] = e2m1, e4m3
+    w, x = mx.MxMatrix(codes, np.array([[w_scale]])), mx.MxVector(operand, np.array([x_scale]))
+    return to_float(mx.matvec(w, x), VEC)[0]
 
 
-@pytest.mark.parametrize("code", [118, 126, 127, 128, 134])
-def test_e8m0_scales_the_twins_products_exactly(code):
-    """A one in a block of zeros, times a scale code: exact as long as VEC holds it (2**-9 to 2**7 here)."""
-    codes = np.zeros((1, 1, 32), np.int64)
-    codes[0, 0, 5] = 2  # E2M1 1.0
-    x = mx.MxVector(np.full((1, 32), 56, np.int64), np.array([127]))  # E4M3 1.0
-    w = mx.MxMatrix(codes, np.array([[code]]))
-    assert to_float(mx.matvec(w, x), VEC)[0] == 2.0 ** (code - 127)
+@pytest.mark.parametrize("case", [case for case in cases.E8M0 if case.value is not None])
+def test_e8m0_cases_exact(case):
+    """A scale times the inverse scale on the other side: 1, whatever the two are by themselves."""
+    other = 254 - case.code
+    assert matvec_of_ones(w_scale=case.code, x_scale=other) == case.value * 2.0 ** (other - 127) == 1.0
+    assert matvec_of_ones(w_scale=other, x_scale=case.code) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("x", "value"),
-    [(0.0, 0.0), (0.25, 0.0), (0.25000006, 0.5), (0.75, 1.0), (1.25, 1.0), (1.75, 2.0), (2.5, 2.0), (3.5, 4.0),
-     (5.0, 4.0), (5.000001, 6.0), (7.5, 6.0), (-0.75, -1.0), (-100.0, -6.0)],
-)  # fmt: skip
-def test_e2m1_as_the_twin_multiplies_it(x, value):
-    code = encode_element(np.array([x]), E2M1)
-    assert decode_element(code, E2M1)[0] == value
-    assert mx.E2M1_HALVES[code][0] == 2 * value  # the integer that the array multiplies by
+@pytest.mark.parametrize("case", cases.E2M1_ENCODE)
+def test_e2m1_as_the_twin_multiplies_it(case):
+    code = encode_element(np.array([case.x]), E2M1)
+    assert matvec_of_ones(e2m1=code[0]) == case.value
 
 
-@pytest.mark.parametrize(
-    ("code", "value"), [(126, 448.0), (1, 0.001953125), (8, 0.015625), (254, -448.0), (0, 0.0), (128, 0.0)]
-)
-def test_e4m3_decode_exact(code, value):
-    assert mx.e4m3_units(ints([code]))[0] * 2.0**-9 == value
+@pytest.mark.parametrize("case", [case for case in cases.E4M3_DECODE if case.value is not None])
+def test_e4m3_decode_cases_exact(case):
+    assert mx.e4m3_units(ints([case.code]))[0] * 2.0**-9 == case.value
+    assert matvec_of_ones(e4m3=case.code) == case.value
 
 
-@pytest.mark.parametrize(
-    ("x", "value"),
-    [(0.0, 0.0), (0.0009765625, 0.0), (0.00097666015625, 0.001953125), (0.0029296875, 0.00390625),
-     (0.0146484375, 0.015625), (1.0625, 1.0), (1.1875, 1.25), (448.0, 448.0), (463.9, 448.0), (-448.0, -448.0)],
-)  # fmt: skip
-def test_e4m3_encode_of_the_quantiser_exact(x, value):
-    """In a block whose largest element is 448 the scale is 1: elements are rounded as they are.
-
-    The quantiser takes 24-bit integers: the block has 14 fraction bits, rounded away from zero, so that a case just
-    above a tie is the next value above it that such a block can hold.
-    """
-    block = np.zeros(32)
-    block[0], block[7] = 448.0, x
-    got = mx.quantise(ints(np.sign(block) * np.ceil(np.abs(block) * 2**14)), Fixed("case", 24, 14))
+@pytest.mark.parametrize("case", cases.E4M3_ENCODE)
+def test_e4m3_encode_of_the_quantiser_exact(case):
+    got = mx.quantise(cases.e4m3_block(case.x), Fixed("case", 24, cases.E4M3_BLOCK_FRAC))
     assert got.scale[0] == 127
-    assert mx.e4m3_units(got.codes)[0, 7] * 2.0**-9 == value
+    assert mx.e4m3_units(got.codes)[0, 7] * 2.0**-9 == case.value
 
 
-@pytest.mark.parametrize(("amax", "exponent", "value"), [(957.0, 1, 896.0), (448.0, 0, 448.0), (-957.0, 1, -896.0)])
-def test_mxfp8_block_amax_exact(amax, exponent, value):
-    block = np.zeros(32)
-    block[3] = amax
-    got = mx.quantise(to_fixed(block, VEC), VEC)
-    assert got.scale[0] - 127 == exponent
-    assert mx.e4m3_units(got.codes)[0, 3] * 2.0 ** (-9 + exponent) == value
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("case", cases.MXFP8_BLOCK_AMAX)
+def test_mxfp8_block_amax_exact(case, sign):
+    got = mx.quantise(padded([sign * case.amax], 32, VEC), VEC)
+    assert case.exponent is None or got.scale[0] == 127 + case.exponent
+    assert mx.e4m3_units(got.codes)[0, 0] * 2.0 ** (got.scale[0] - 127 - 9) == sign * case.value
 
 
 def test_zero_block_is_zero():
@@ -188,77 +144,48 @@ def test_matvec_is_exact_but_for_one_rounding_a_block():
 # ---------------------------------------------------------------- SiTU-GLU, router, residual mix, delta rule
 
 
-@pytest.mark.parametrize(
-    ("g", "u", "y"),
-    [(8.0, 50.0, 92.90375177797013), (0.0, 3.0, 0.0), (1.0, 1.0, 0.7158178280748404),
-     (-8.0, 50.0, -0.031165736713440507), (100.0, -1000.0, -100.0), (0.5, -25.0, -5.895095674161928)],
-)  # fmt: skip
-def test_situ_glu_within_four_ulp(g, u, y):
-    """VEC's ulp is 2**-13; the product of the two bounds, 100, magnifies the factors' errors."""
-    got = lanes.situ(to_fixed([g], VEC), to_fixed([u], VEC), 4.0, 25.0)
-    assert ulps(got, [y], VEC) <= 4
+def test_situ_glu_cases():
+    g, u, want = np.array(cases.SITU_GLU).T
+    got = lanes.situ(to_fixed(g, VEC), to_fixed(u, VEC), 4.0, 25.0)
+    assert ulps(got, want, VEC) <= cases.SITU_GLU_ULPS
 
 
-def logit(values):
-    """Router scores (SIG) of logits, as the array's rows make them."""
-    return lanes.gate(to_fixed(values, VEC))
+@pytest.mark.parametrize("case", cases.ROUTER)
+def test_router_cases(case):
+    """The pick is exact.  16 experts, more than the cases have: the others must not be picked."""
+    logits, bias = cases.route_operands(case, 16)
+    scores = lanes.gate(logits)
+    assert ulps(scores, 1 / (1 + np.exp(-to_float(logits, VEC))), SIG) <= cases.SIGMOID_ULPS
+    weights = cases.by_expert(*router.route(scores, bias, cases.ROUTER_TOP_K, case.scale), case)
+    assert weights is not None and ulps(weights, case.weights, UNIT) <= cases.ROUTER_ULPS
 
 
-@pytest.mark.parametrize(
-    ("logits", "bias", "scale", "experts", "weights"),
-    [
-        ([0] * 8, [0] * 8, 1.0, [0, 1], [0.5, 0.5]),
-        ([0.0, 2.0, 1.0, 2.0], [0.5, 0.0, 0.0, 0.0], 1.0, [0, 1], [0.36210968865333093, 0.6378903113466692]),
-        ([3.0] * 4, [-1.0, 0.0, -1.0, 0.0], 2.0, [1, 3], [1.0, 1.0]),
-    ],
-)
-def test_router_within_two_ulp(logits, bias, scale, experts, weights):
-    """The pick is exact.  Experts come in order of rank, so the second case's first two are compared as a set."""
-    pad = 16 - len(logits)  # more experts than the case: they must not be picked
-    scores = logit([*logits, *[-20.0] * pad])
-    picks, got = router.route(scores, to_fixed([*bias, *[0.0] * pad], BIAS), 2, scale)
-    by_expert = dict(zip(picks.tolist(), got.tolist(), strict=True))
-    assert sorted(by_expert) == experts
-    assert ulps([by_expert[e] for e in experts], weights, UNIT) <= 2
-
-
-def test_residual_mix():
-    """Scores and weights of the case (d = 4).
-
-    The chip's norms need a power of two and its candidates are VEC (+-1024): 4 and 1000 are both at home.
-    """
-    eps = 1e-5
-    projection = to_fixed(np.array([1.0, -1.0, 0.5, 0.0]) * math.log2(math.e), CONST)
-    candidates = [to_fixed(v, VEC) for v in ([1.0, 0, 0, 0], [0, 1000.0, 0, 0])]
-    scores = np.stack([vector.mix_score(v, projection, eps) for v in candidates], -1)
-    # the projection is rounded to 2**-12, which a score of 2 log2(e) repeats twice: 2 * 0.5 * 2**-12 = 4 ulp of SCORE
-    assert ulps(scores, np.array([1.9999600011999599, -1.99999999996]) * math.log2(math.e), SCORE) <= 5
+@pytest.mark.parametrize("width", [4, 32, 64])
+def test_residual_mix_case(width):
+    case = cases.RESIDUAL_MIX
+    candidates, projection = cases.mix_operands(case, width)
+    scores = np.stack([vector.mix_score(v, projection, case.eps) for v in candidates], -1)
+    assert ulps(scores, np.array(case.scores) * math.log2(math.e), SCORE) <= cases.RESIDUAL_SCORE_ULPS
     weights = vector.softmax_weights(scores)
-    assert ulps(weights, [0.9820130835365267, 0.017986916463473307], UNIT) <= 2
+    assert ulps(weights, case.weights, UNIT) <= cases.RESIDUAL_WEIGHT_ULPS
     out = to_float(vector.weighted_sum(weights, candidates), VEC)
-    np.testing.assert_allclose(out, [0.9820130835365267, 17.986916463473307, 0, 0], atol=2 * 1000 * UNIT.ulp)
+    atol = cases.RESIDUAL_WEIGHT_ULPS * UNIT.ulp * np.max(case.candidates) + VEC.ulp / 2
+    np.testing.assert_allclose(out, np.tile(case.out, width // 4), atol=atol, rtol=0)
 
 
-def test_kda_steps_within_four_ulp():
+def test_kda_step_cases():
     """Two tokens of one head, keys and values padded with zeros to 32."""
-    steps = [
-        ([0.6, 0.8], [1.0, -2.0], [1.0, 0.0], 0.5, [1.0, 1.0], [[0.3, -0.6], [0.4, -0.8]], [0.3, -0.6]),
-        (
-            [0.8, -0.6], [3.0, 0.5], [0.0, 1.0], 1.0, [0.5, 0.25],
-            [[2.502, 0.196], [-1.664, -0.5720000000000001]], [-1.664, -0.5720000000000001],
-        ),
-    ]  # fmt: skip
-
-    def wide(values, fmt):
-        return to_fixed(np.pad(values, (0, 30)), fmt)
-
     state = np.zeros((32, 32), np.int64)
-    for k, v, q, beta, alpha, want, out in steps:
-        got = kda.state_update(state, wide(k, KEY), wide(q, KEY), wide(v, VEC), wide(alpha, UNIT), to_fixed(beta, UNIT))
+    for case in cases.KDA_STEPS:
+        k, q, v, alpha = (
+            padded(x, 32, fmt) for x, fmt in ((case.k, KEY), (case.q, KEY), (case.v, VEC), (case.alpha, UNIT))
+        )
+        got = kda.state_update(state, k, q, v, alpha, to_fixed(case.beta, UNIT))
         state = got.state
-        assert ulps(state[:2, :2], want, STATE) * STATE.ulp <= 4 * VEC.ulp  # u is VEC: its ulp is what counts
+        assert ulps(state[:2, :2], case.state, STATE) * STATE.ulp <= cases.KDA_STEP_ULPS * VEC.ulp
         assert not state[2:].any() and not state[:, 2:].any()
-        assert ulps(got.o[:2], out, NRM) * NRM.ulp <= 4 * VEC.ulp
+        assert ulps(got.o[:2], case.out, NRM) * NRM.ulp <= cases.KDA_STEP_ULPS * VEC.ulp
+        assert not got.o[2:].any()
 
 
 # ---------------------------------------------------------------- attention

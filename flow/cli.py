@@ -42,6 +42,7 @@ class Compared(enum.StrEnum):
     FLOAT = "float"
     QUANTISED = "quantised"
     TWIN = "twin"
+    RTL = "rtl"
 
 
 class Dtype(enum.StrEnum):
@@ -107,6 +108,7 @@ def compare(
     left: Annotated[Compared, typer.Argument(help="The level that is trusted.")],
     right: Annotated[Compared, typer.Argument(help="The level that is checked.")],
     tokens: Tokens = "5,17,300,40,41,42,43,44",
+    prompt: Annotated[str | None, typer.Option("--prompt", help="Text in place of --tokens.")] = None,
     config: Config = None,
     checkpoint: Checkpoint = None,
     tolerance: Annotated[
@@ -114,10 +116,13 @@ def compare(
     ] = 0.0,
     show_all: Annotated[bool, typer.Option("--all", help="Also the largest difference of every stage.")] = False,
 ) -> None:
-    """Run two levels on the same tokens; print the first stage that differs and by how much (exit code 1)."""
-    from flow.commands import logits as command
+    """Run two levels on the same tokens; print the first stage that differs and by how much (exit code 1).
 
-    raise typer.Exit(command.compare(str(left), str(right), tokens, config, checkpoint, tolerance, show_all))
+    rtl reads the registers of the chip in a simulation of its own, compiled once per design.
+    """
+    from flow.commands import compare as command
+
+    raise typer.Exit(command.run(str(left), str(right), tokens, prompt, config, checkpoint, tolerance, show_all))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})

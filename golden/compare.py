@@ -1,13 +1,14 @@
-"""The three levels of truth behind one interface, token by token, and where two of them part.
+"""The levels of truth behind one interface, token by token, and where two of them part.
 
 Levels: ``float`` (the judge), ``quantised`` (float with MXFP4 matrices and MXFP8
 inputs) and ``twin`` (the chip's integers).  Each takes one token at a time,
-gives logits as real values and shows its taps (:mod:`golden.taps`).
+gives logits as real values and shows its taps (:mod:`golden.taps`).  A run of the
+chip itself is made as a whole (sim.taps) and shown by :class:`RecordedStepper`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -63,6 +64,23 @@ class TwinStepper:
         """Take a token."""
         self.twin.tap = tap
         return to_float(self.twin.step(ints([token]), self.state)[0], VEC)
+
+
+class RecordedStepper:
+    """A run that was made before, shown again: its tokens, and the taps of each position, logits [1, vocab] too."""
+
+    def __init__(self, tokens: Sequence[int], positions: Sequence[Mapping[str, np.ndarray]]) -> None:
+        self.rest = list(zip(tokens, positions, strict=True))[::-1]
+
+    def step(self, token: int, tap: Tap | None = None) -> np.ndarray:
+        """Take a token; raises ValueError when the run did not take it here."""
+        recorded, taps = self.rest.pop() if self.rest else (None, {})
+        if recorded != token:
+            raise ValueError(f"the recorded run has token {recorded} here, not {token}")
+        for name, value in taps.items():
+            if tap is not None:
+                tap(name, value)
+        return taps["logits"][0]
 
 
 def stepper(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +49,18 @@ def on_chip(loaded: LoadedModel) -> ModelConfig:
     cfg = dataclasses.replace(loaded.cfg, max_positions=min(loaded.cfg.max_positions, CHIP_POSITIONS))
     Params(cfg, array_rows=8, mla_positions=1)  # the least demanding hardware
     return cfg
+
+
+@contextmanager
+def simulation() -> Iterator[None]:
+    """What cannot be compiled or fails in simulation ends the command in one line."""
+    from sim.verilator import BenchFailed, BuildFailed
+
+    try:
+        yield
+    except (BenchFailed, BuildFailed) as e:
+        first, *more = str(e).splitlines()
+        raise CommandError(f"{first} ({more[-1]})" if more else first, 1) from None
 
 
 def check_tokens(tokens: list[int], cfg: ModelConfig, room: int = 0) -> list[int]:

@@ -106,13 +106,12 @@ def chip_tokens(
     from flow import rtl
     from hw import image
     from sim.decode import decode
-    from sim.verilator import BenchFailed, BuildFailed
 
     chip = rtl.make(rtl.parameters(config, checkpoint, loaded))
     words = rtl.image_words(chip, loaded)
     common.announce(loaded)
     folder = rtl.emitted(chip)
-    try:
+    with common.simulation():
         with console.status("compiling the simulation (some minutes, once)"):
             made = rtl.compiled(chip)
         with (
@@ -127,9 +126,6 @@ def chip_tokens(
                     show(token)
 
             run = decode(made, Path(scratch) / rtl.IMAGE, ids, count, on_token=on_token)
-    except (BenchFailed, BuildFailed) as e:
-        lines = str(e).splitlines()
-        raise CommandError(f"{lines[0]} ({lines[-1]})", 1) from None
     result = {
         "cycles_per_token": run.cycles_per_token(),
         "tokens_per_second": run.tokens_per_second(),

@@ -1,10 +1,8 @@
-"""``nanok3 logits`` and ``nanok3 compare``: one teacher-forced run, written; two of them, compared."""
+"""``nanok3 logits``: one teacher-forced run, written."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-from rich.table import Table
 
 from flow.commands import common
 from flow.commands.common import CommandError, console
@@ -34,34 +32,3 @@ def write(
         logits, prefixes = trace(run, ids, cfg.num_hidden_layers)
         np.savez(file, logits=logits, trace=prefixes)
     console.print(f"{out}: logits {logits.shape}, trace {prefixes.shape}, {name}, {logits.dtype}")
-
-
-def compare(
-    left: str, right: str, tokens: str, config: str | None, checkpoint: Path | None, tolerance: float, show_all: bool
-) -> int:
-    """Print where two levels first part, on stdout; returns 1 when they do."""
-    from golden.compare import compare as run
-    from golden.compare import stepper
-
-    loaded = common.load(config, checkpoint)
-    cfg = common.on_chip(loaded) if "twin" in (left, right) else loaded.cfg
-    ids = common.parse_tokens(tokens, cfg)
-    common.announce(loaded)
-    result = run(stepper(left, cfg, loaded.state), stepper(right, cfg, loaded.state), ids, tolerance)
-    if show_all:
-        table = Table(
-            "stage", "largest difference", f"RMS of {left}", title=f"{left} and {right}, {len(ids)} positions"
-        )
-        for gap in result.gaps:
-            table.add_row(gap.name, f"{gap.largest:.6g}", f"{gap.scale:.6g}")
-        console.print(table)
-    print(f"same largest logit at {result.same_choice} of {result.positions} positions")
-    if result.divergence is None:
-        print(f"{left} and {right} agree within {tolerance:g} at all {len(result.gaps)} stages of {len(ids)} positions")
-        return 0
-    d = result.divergence
-    print(
-        f"first difference: position {result.position}, stage {d.name}, element {list(d.index)}:"
-        f" {left} {d.left:.9g}, {right} {d.right:.9g}, apart by {d.largest:.3g}"
-    )
-    return 1

@@ -7,6 +7,7 @@ float64) under the names of :mod:`golden.taps`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ from golden.fixed.numbers import (
 from golden.fixed.weights import ChipWeights, FfnWeights, KdaWeights, LayerWeights, MlaWeights, MoeWeights
 
 Tap = Callable[[str, np.ndarray], None]
+LN2 = math.log(2.0)  # of a score, which is in units of log2
 
 
 @dataclass
@@ -182,14 +184,12 @@ class Twin:
         o = np.concatenate(values, axis=-1)
         gate = lanes.gate(matvec(w.g, x))
         gated = vector.gated(o, gate, VEC)
-        ln2 = np.log(2.0)
         for name, value, fmt in (
             ("q_nope", q_nope, VEC), ("q_rope", query[..., lora:], QUERY), ("c", entry[..., :lora], CACHE),
-            ("k_r", entry[..., lora:], CACHE), ("q_abs", query[..., :lora], QUERY), ("context", context, NRM),
-            ("o", o, VEC), ("gate", gate, SIG), ("gated", gated, NRM),
+            ("k_r", entry[..., lora:], CACHE), ("q_abs", query[..., :lora], QUERY), ("scores", s, SCORE),
+            ("context", context, NRM), ("o", o, VEC), ("gate", gate, SIG), ("gated", gated, NRM),
         ):  # fmt: skip
-            self.record(f"{scope}.{name}", value, fmt)
-        self.record(f"{scope}.scores", to_float(s, SCORE) * ln2)
+            self.record(f"{scope}.{name}", value, fmt, LN2 if name == "scores" else 1.0)
         return matvec(w.o, quantise(gated, NRM))
 
     def feed_forward(self, layer: LayerWeights, x: MxVector, scope: str) -> list[Ints]:

@@ -182,6 +182,9 @@ def _verilator_root() -> Path:
 def _compile(name: str, sources: Sequence[Path], flags: Sequence[str], compile_flags: str, folder: Path) -> None:
     """Verilate and compile into ``folder``; the executable appears last, so a broken build is never reused."""
     root = _verilator_root()
+    for tool in ("make", "c++"):
+        if shutil.which(tool) is None:
+            raise BuildFailed(f"{tool} is missing: Verilator compiles what it simulates (Debian: make and g++)")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     kept = [folder / source.name for source in sources]

@@ -54,6 +54,13 @@ class Place(enum.StrEnum):
 WIRES = (Place.QUERY_ABSORBED, Place.QUERY_ROPE)
 """Places that are no registers or memories but follow from one without a clock edge."""
 
+WITHOUT_REGISTER = {
+    "q_abs": "rounded to QUERY on the wires from T0 into the MLA lanes",
+    "q_rope": "rounded to QUERY on the wires from T3 into the MLA lanes",
+    "ffn_out": "of a MoE layer: shared and routed part are added to P one after the other; the bench adds them",
+}
+"""Taps that no register of the chip holds, and what is shown in their place; all others are read where they stand."""
+
 
 @dataclass(frozen=True)
 class Stage:

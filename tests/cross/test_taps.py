@@ -1,0 +1,74 @@
+"""``nanok3 compare twin rtl``: the chip's registers hold the twin's value at every stage, and a fault is named."""
+
+import pytest
+
+from flow import cli, rtl
+from golden.checkpoint import load_preset_model
+from sim import taps
+
+CODES = int("7" * 32, 16)  # magnitudes of a row's E2M1 codes
+ONE = 1 << 12  # 1.0 of a CONST
+
+# (placement, bits that are turned round in its first word, first stage that differs, by construction)
+FAULTS = (
+    ("embed", CODES << 128 * 5, "embedding"),  # token 5
+    ("layer.0.attn.norm", ONE, "layer.0.attn_norm"),
+    ("layer.1.q_conv", ONE << 48, "layer.1.q_conv"),  # the newest tap
+    ("layer.0.decay", ONE, "layer.0.alpha"),
+    ("layer.2.o_norm", ONE, "layer.2.gated"),
+    ("layer.1.mlp.mix", ONE, "layer.1.mlp_in"),
+    ("layer.1.bias", 0x7000 << 48, "layer.1.experts"),  # expert 3 is picked whatever its score
+    ("layer.3.latent_norm", ONE, "layer.3.c"),
+    ("layer.3.key0", CODES, "layer.3.q_abs"),
+    ("layer.4.up", CODES, "layer.4.ffn_out"),
+    ("head", CODES, "logits"),
+)
+
+
+def run(capsys, *arguments):
+    """(exit code, stdout, stderr) of nanok3 compare twin rtl."""
+    code = cli.run(["compare", "twin", "rtl", *arguments])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_every_stage_of_micro_equals_the_twin(capsys):
+    code, out, err = run(capsys, "--config", "micro-k3", "--tokens", "5,17,300,40,41", "--all")
+    assert code == 0, out
+    count = len(taps.stages(rtl.parameters("micro-k3", None, load_preset_model("micro-k3", None, 0))))
+    assert f"same largest logit at 5 of 5 positions\ntwin and rtl agree within 0 at all {count} stages of 5" in out
+    assert "layer.4.prefix" in err
+
+
+@pytest.mark.parametrize("label,bits,stage", FAULTS, ids=[fault[0] for fault in FAULTS])
+def test_a_fault_in_the_chip_is_named(capsys, monkeypatch, label, bits, stage):
+    """Only the chip's image has it; the checksum is right."""
+    monkeypatch.setattr(rtl, "image_words", lambda chip, loaded: faulty_image(chip, loaded, label, bits))
+    code, out, _ = run(capsys, "--config", "micro-k3", "--tokens", "5,17")
+    assert code == 1 and f"stage {stage}, element" in out, out
+    assert "apart by 0" not in out
+
+
+def faulty_image(chip, loaded, label, bits):
+    """The image with one word changed."""
+    from golden.fixed.weights import chip_weights
+    from hw import image
+
+    contents = chip.program.image(chip_weights(chip.p.model, loaded.state))
+    place = next(pl for pl in chip.program.placements if pl.label == label)
+    contents[place.space][place.base] ^= bits
+    return image.pack(contents, chip.shape, chip.sizes)
+
+
+def test_a_missing_compiler_is_one_line(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(rtl, "SIMULATIONS", tmp_path / "sim")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, err = run(capsys, "--config", "micro-k3", "--tokens", "5")
+    assert code == 1 and out == "" and "make is missing: Verilator compiles what it simulates" in err.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_every_stage_of_nano_equals_the_twin(capsys):
+    """Trained weights, and more positions than the MLA engine takes at a time."""
+    code, out, _ = run(capsys, "--config", "nano-k3", "--prompt", "Return the number of items in the")
+    assert code == 0 and "agree within 0 at all" in out, out

@@ -27,7 +27,7 @@ class Command:
     func: Func = Func.LINEAR
     dest: Dest = Dest.T0
     group0: int = 0
-    const: int = 0
+    constant: int = 0
     expert: int = 0
     picked: tuple[int, int] = (0, 0)
     token: int = 0
@@ -38,7 +38,7 @@ class Command:
 
     def bits(self) -> int:
         """The command as on its wires."""
-        names = ("base", "groups", "blocks", "slot", "func", "dest", "group0", "const", "expert")
+        names = ("base", "groups", "blocks", "slot", "func", "dest", "group0", "constant", "expert")
         return ArrayCommand.const({name: getattr(self, name) for name in names}).as_bits()
 
 
@@ -93,14 +93,14 @@ class ArrayModel:
         return matvec(MxMatrix(codes, scales), MxVector(c.codes[slots], c.scales[slots])).reshape(c.groups, -1)
 
     def _conv(self, c: Command, group: int, y: np.ndarray) -> np.ndarray:
-        at = c.const + group
+        at = c.constant + group
         old = np.zeros_like(self.history[at]) if c.first else self.history[at]
         window = np.concatenate([old, y[:, None]], axis=1)
         self.history[at] = window[:, 1:]
         return twin.silu(twin.conv(window, unpack(pack(self.consts[at], 16), 16, window.size).reshape(window.shape)))
 
     def _decay(self, c: Command, group: int, y: np.ndarray) -> np.ndarray:
-        consts = self.consts[c.const + group]
+        consts = self.consts[c.constant + group]
         dt_bias = np.where(consts[:, 0] >= 1 << 15, consts[:, 0] - (1 << 16), consts[:, 0])
         return twin.decay(y, dt_bias, consts[:, 1], self.p.model.gate_lower_bound)
 
@@ -335,7 +335,7 @@ def random_command(p: Params, rng: np.random.Generator, words: int, funcs=tuple(
     return Command(
         base=int(rng.integers(0, words - reach + 1)), groups=groups, blocks=blocks, slot=int(rng.integers(SLOTS)),
         func=func, dest=dests[rng.integers(len(dests))], group0=group0,
-        const=int(rng.integers(0, ArrayUnit.lane_words(p) - groups + 1)), expert=expert, picked=picked, token=token,
+        constant=int(rng.integers(0, ArrayUnit.lane_words(p) - groups + 1)), expert=expert, picked=picked, token=token,
         first=int(rng.random() < 0.3), serial=int(rng.random() < 0.5), codes=codes,
         scales=np.where(rng.random(SLOTS) < 0.1, rng.integers(0, 255, SLOTS), centre),
     )  # fmt: skip
@@ -354,7 +354,7 @@ async def prepare(io, model: ArrayModel, rng: np.random.Generator) -> None:
         await bench.command(c)
     for start in range(0, ArrayUnit.lane_words(p), p.groups):
         c = random_command(p, rng, model.words, (Func.CONV,))
-        c.group0, c.groups, c.base, c.expert, c.const, c.first, c.blocks = 0, p.groups, 0, 0, start, 1, 1
+        c.group0, c.groups, c.base, c.expert, c.constant, c.first, c.blocks = 0, p.groups, 0, 0, start, 1, 1
         await bench.command(c)
     await bench.drain()
 

@@ -8,9 +8,11 @@ from cocotb.triggers import FallingEdge, RisingEdge
 
 from golden.fixed import functions, lanes
 from golden.fixed.mx import E2M1_HALVES
-from golden.fixed.numbers import SIG, VEC, round_shift
+from golden.fixed.numbers import SIG, UNIT, VEC, round_shift, to_fixed, to_float
+from golden.formats import E2M1, encode_element
 from hw.layouts import Dest, Func
 from hw.params import from_preset
+from tests import cases
 from tests.cocotb.array_model import (
     ArrayModel,
     Command,
@@ -19,6 +21,7 @@ from tests.cocotb.array_model import (
     prepare,
     random_command,
     run_commands,
+    unpack,
 )
 from tests.cocotb.runner import parameters, report, start
 
@@ -138,12 +141,12 @@ async def table_edges(dut):
         Func.DECAY: (_chunks(p, np.concatenate([_decay_points(p.model.gate_lower_bound), full[::7]])), p.groups),
         Func.SITU: (np.concatenate([_chunks(p, gate)[..., None], _chunks(p, up)[..., None]], axis=-1), 0),
     }
-    for func, (chunks, const) in cases.items():
+    for func, (chunks, constant) in cases.items():
         for i, values in enumerate(chunks):
             if func == Func.SITU:  # gate and up groups alternate
                 values = np.moveaxis(values, -1, 1).reshape(-1, p.array_rows)
             exact_words(model, 0, values)
-            c = Command(func=func, groups=len(values), dest=T_DESTS[i % 4], const=const, first=i % 2)
+            c = Command(func=func, groups=len(values), dest=T_DESTS[i % 4], constant=constant, first=i % 2)
             c = exact_operand(c)
             np.testing.assert_array_equal(model.logits(c), values)
             await run_commands(io, model, rng, [c])
@@ -198,6 +201,78 @@ async def embedding(dut):
     await run_commands(io, model, rng, junk, gap=0.5)
 
 
+def _grouped(p, *columns):
+    """Columns [n] as arrays [groups, rows], zeros behind them."""
+    groups = -(-len(columns[0]) // p.array_rows)
+    assert groups <= p.groups
+    return [np.pad(c, (0, groups * p.array_rows - len(c))).reshape(groups, p.array_rows) for c in columns]
+
+
+async def _results(io, model, rng, command, n):
+    """What the chip's T0 holds in its first n lanes after a command that was compared with the twin."""
+    await run_commands(io, model, rng, [command])
+    return unpack(io.get("t"), VEC.width, n)
+
+
+@cocotb.test()
+async def small_cases(dut):
+    """Decay, SiTU-GLU, the router's scores and the products of MX codes as tests/cases.py has them."""
+
+    def decay_constants(model):
+        _, dt_bias, rate = _grouped(model.p, *cases.decay_operands())
+        model.consts[: len(rate), :, 0], model.consts[: len(rate), :, 1] = dt_bias, rate
+
+    io, model, rng = await begin(dut, 7, decay_constants)
+    p = model.p
+    f = _grouped(p, cases.decay_operands()[0])[0]
+    exact_words(model, 0, f)
+    got = await _results(io, model, rng, exact_operand(Command(func=Func.DECAY, groups=len(f))), len(cases.KDA_ALPHA))
+    assert cases.ulps(got, [case.alpha for case in cases.KDA_ALPHA], UNIT) <= cases.KDA_ALPHA_ULPS
+
+    g, u, want = np.array(cases.SITU_GLU).T
+    pairs = np.stack(_grouped(p, to_fixed(g, VEC), to_fixed(u, VEC)), axis=1).reshape(-1, p.array_rows)
+    exact_words(model, 0, pairs)
+    got = await _results(io, model, rng, exact_operand(Command(func=Func.SITU, groups=len(pairs))), len(want))
+    assert cases.ulps(got, want, VEC) <= cases.SITU_GLU_ULPS
+
+    for case in cases.ROUTER:
+        logits, _ = cases.route_operands(case, p.lanes)
+        exact_words(model, 0, logits.reshape(p.groups, p.array_rows))
+        got = await _results(io, model, rng, exact_operand(Command(func=Func.GATE, groups=p.groups)), p.lanes)
+        assert cases.ulps(got, 1 / (1 + np.exp(-to_float(logits, VEC))), SIG) <= cases.SIGMOID_ULPS
+    report(cases=[len(cases.KDA_ALPHA), len(want), len(cases.ROUTER)])
+
+
+ONE_E2M1, ONE_E4M3, ONE_E8M0, LANE = 2, 56, 127, 5
+
+
+@cocotb.test()
+async def small_format_cases(dut):
+    """The codes of tests/cases.py, multiplied by 1 (scales by their inverse): exact in every lane they are in."""
+    io, model, rng = await begin(dut, 8)
+    rows = model.p.array_rows
+
+    async def product(e2m1=ONE_E2M1, w_scale=ONE_E8M0, e4m3=ONE_E4M3, x_scale=ONE_E8M0):
+        model.codes[0], model.scales[0] = 0, w_scale
+        model.codes[0, :, LANE] = e2m1
+        codes = np.zeros((8, 32), np.int64)
+        codes[3, LANE] = e4m3
+        c = Command(slot=3, codes=codes, scales=np.full(8, x_scale))
+        return to_float(await _results(io, model, rng, c, rows), VEC)
+
+    for case in (case for case in cases.E8M0 if case.value is not None):
+        other = 254 - case.code
+        assert case.value * 2.0 ** (other - 127) == 1.0
+        assert (await product(w_scale=case.code, x_scale=other) == 1.0).all()
+        assert (await product(w_scale=other, x_scale=case.code) == 1.0).all()
+    for case in (case for case in cases.E4M3_DECODE if case.value is not None):
+        assert (await product(e4m3=case.code) == case.value).all()
+    inputs, want = np.array(cases.E2M1_ENCODE).T
+    for row in range(len(want)):  # every case in every row
+        got = await product(e2m1=np.resize(np.roll(encode_element(inputs, E2M1), -row), rows))
+        np.testing.assert_array_equal(got, np.resize(np.roll(want, -row), rows))
+
+
 def _spacing(bench):
     """Cycles from each word to the next over all commands of a run."""
     return np.diff(np.concatenate(bench.issues)).tolist()
@@ -212,7 +287,7 @@ async def pace(dut):
         commands = []
         for func, groups, blocks in shapes:
             c = random_command(model.p, rng, model.words, (func,))
-            c.groups, c.blocks, c.base, c.const, c.group0, c.expert, c.serial = groups, blocks, 0, 0, 0, 0, 0
+            c.groups, c.blocks, c.base, c.constant, c.group0, c.expert, c.serial = groups, blocks, 0, 0, 0, 0, 0
             c.dest = Dest.T0
             commands.append(c)
         return _spacing(await run_commands(io, model, rng, commands))

@@ -7,10 +7,11 @@ import numpy as np
 from cocotb.triggers import RisingEdge
 
 from golden.fixed import kda as golden
-from golden.fixed.numbers import KEY, NRM, SATURATIONS, SIG, STATE, UNIT, VEC, round_shift
+from golden.fixed.numbers import KEY, NRM, SATURATIONS, SIG, STATE, UNIT, VEC, round_shift, to_fixed
 from hw.layouts import KdaOp
 from hw.memory.sram import Sram
 from hw.params import HEAD, T_REGS, from_preset
+from tests import cases
 from tests.cocotb.runner import parameters, start
 
 CYCLES = {KdaOp.SCAN: HEAD + 1, KdaOp.READ: 1, KdaOp.WRITE: 2 * HEAD}
@@ -138,9 +139,12 @@ class Bench:
         return k, q, v, alpha, beta
 
     async def token(self, layer, first, key_kind, kind):
-        """One layer of one token, everything compared."""
+        """One layer of one token with random operands."""
+        await self.step(layer, first, *self.operands(key_kind, kind))
+
+    async def step(self, layer, first, k, q, v, alpha, beta):
+        """One layer of one token, everything compared; operands as ``operands`` gives them."""
         dut = self.dut
-        k, q, v, alpha, beta = self.operands(key_kind, kind)
         for port, values in random.sample([(dut.k_we, k), (dut.q_we, q)], 2):
             await self.load_key(port, values)
         before = np.zeros_like(self.state[layer]) if first else self.state[layer]
@@ -190,6 +194,23 @@ async def saturation(dut):
         await bench.token(token % bench.p.kda_layers, int(token < bench.p.kda_layers), "one", "ends")
         await bench.token(token % bench.p.kda_layers, 0, "flat", "ends")
     assert {"vec", "state", "nrm", "read"} <= set(SATURATIONS), dict(SATURATIONS)
+
+
+@cocotb.test()
+async def small_cases(dut):
+    """The steps of tests/cases.py on every head: what the unit put out and stored."""
+    bench = Bench(dut)
+    await bench.begin()
+    heads, bound = bench.heads, cases.KDA_STEP_ULPS * VEC.ulp
+    for first, case in zip((1, 0), cases.KDA_STEPS, strict=True):
+        operands = ((case.k, KEY), (case.q, KEY), (case.v, VEC), (case.alpha, UNIT))
+        wide = [np.tile(cases.padded(values, HEAD, fmt), (heads, 1)) for values, fmt in operands]
+        await bench.step(0, first, *wide, to_fixed(np.full(heads, case.beta), SIG))
+        out = bench.read_o().reshape(heads, HEAD)
+        state = np.stack([bench.memory_word(row).reshape(heads, HEAD) for row in range(HEAD)], axis=1)
+        assert cases.ulps(out[:, :2], case.out, NRM) * NRM.ulp <= bound
+        assert cases.ulps(state[:, :2, :2], case.state, STATE) * STATE.ulp <= bound
+        assert not out[:, 2:].any() and not state[:, 2:].any() and not state[:, :, 2:].any()
 
 
 @cocotb.test()

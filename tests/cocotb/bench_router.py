@@ -6,11 +6,13 @@ import cocotb
 import numpy as np
 from cocotb.triggers import RisingEdge
 
+from golden.fixed import lanes
 from golden.fixed.functions import RECIP
-from golden.fixed.numbers import BIAS, SIG, VEC
+from golden.fixed.numbers import BIAS, SIG, UNIT, VEC
 from golden.fixed.router import route
 from hw.layouts import EXPERT_BITS, EXPERT_WEIGHT_BITS, LoadBus, Space
 from hw.params import T_REGS
+from tests import cases
 from tests.cocotb.router_sizes import make_params
 from tests.cocotb.runner import parameters, report, start
 
@@ -112,11 +114,11 @@ class Bench:
         return fields[: self.top_k]
 
     async def check(self, layer, scores, **options):
-        """One command against the twin."""
+        """One command against the twin; returns the chip's experts and weights."""
         experts, weights = route(scores, self.bias[layer], self.top_k, self.p.model.routed_scaling_factor)
         got = await self.route(layer, scores, **options)
         assert got == (list(experts), list(weights)), (layer, scores, self.bias[layer])
-        return weights
+        return got
 
     def random_bias(self, spread=None):
         """Biases of all layers, of random size, or the ends of the range."""
@@ -134,6 +136,25 @@ async def random_scores(dut):
         for _ in range(60):
             scores = bench.rng.integers(0, ONE + 1, bench.experts) >> bench.rng.integers(0, 21, bench.experts)
             await bench.check(random.randrange(bench.layers), scores)
+
+
+@cocotb.test()
+async def small_cases(dut):
+    """The cases of tests/cases.py that this size can hold; the array's bench has the scores of their logits."""
+    bench = Bench(dut)
+    await bench.begin()
+    ran = []
+    for i, case in enumerate(cases.ROUTER):
+        same = (bench.top_k, bench.p.model.routed_scaling_factor) == (cases.ROUTER_TOP_K, case.scale)
+        if not same or len(case.logits) > bench.experts:
+            continue
+        logits, bias = cases.route_operands(case, bench.experts)
+        await bench.load(np.tile(bias, (bench.layers, 1)))
+        picked, weights = await bench.check(0, lanes.gate(logits))
+        weights = cases.by_expert(picked, weights, case)
+        assert weights is not None and cases.ulps(weights, case.weights, UNIT) <= cases.ROUTER_ULPS
+        ran.append(i)
+    report(cases=ran)
 
 
 @cocotb.test()

@@ -8,10 +8,12 @@ import numpy as np
 from cocotb.triggers import FallingEdge, RisingEdge
 
 from golden.fixed.functions import RSQRT
-from golden.fixed.numbers import CACHE, CONST, KEY
+from golden.fixed.mx import e4m3_units
+from golden.fixed.numbers import CACHE, CONST, KEY, NRM, ROWSCALE, UNIT, VEC, to_fixed, to_float
 from hw.layouts import Combine, Eps, LoadBus, Norm, Out, Source, Space, VectorCommand, VectorOp
 from hw.params import BLOCK, SLOTS
 from hw.units.vector import LOAD_BITS, vector_cycles, vector_take
+from tests import cases
 from tests.cocotb.runner import parameters, report, start
 from tests.hw.vector_reference import Operands, Reference, Stimulus, legal, params
 
@@ -24,6 +26,12 @@ def pack(values, width):
     for i, v in enumerate(values):
         word |= (int(v) & ((1 << width) - 1)) << (width * i)
     return word
+
+
+def unpack(word, width, count):
+    """Signed lane values of an integer."""
+    raw = np.array([word >> (width * i) & ((1 << width) - 1) for i in range(count)], np.int64)
+    return raw - ((raw >> (width - 1)) << width)
 
 
 def slot_word(codes, scale):
@@ -44,6 +52,7 @@ class Driver:
         self.score_write = -1  # cycle in which the score of a finished SCORE is written
         self.held = None  # constant word on the memory's output
         self.waits = 0
+        self.latents = []  # what went to the cache
 
     async def prepare(self):
         """Reset, then load the constants in random order."""
@@ -92,7 +101,7 @@ class Driver:
             if command["op"] == VectorOp.SCORE:
                 self.score_write = last + 1
             if command["weight"] or command["op"] == VectorOp.SCORE:
-                self.held = command["const"]
+                self.held = command["constant"]
             while self.cycle <= last:
                 await self._tick(take=self.cycle == last)
         self.dut.valid.value = 0
@@ -106,7 +115,7 @@ class Driver:
         softmax = command["op"] == VectorOp.FLOW and mixes
         score = self.score_write == self.cycle and (softmax or vector_cycles(command) == 1)
         first = command["weight"] and command["src"] != Source.MIX and command["norm"] == Norm.NONE
-        constant = first and gap == 0 and self.held != command["const"]
+        constant = first and gap == 0 and self.held != command["constant"]
         self.waits += bool(score or constant)
         return int(score or constant)
 
@@ -137,6 +146,7 @@ class Driver:
         if expected.latent is not None:
             assert int(dut.cache_latent.value) == pack(expected.latent, CACHE.width), command
             assert int(dut.cache_layer.value) == command["layer"]
+            self.latents.append(unpack(int(dut.cache_latent.value), CACHE.width, BLOCK))
         self.unseen = {slot: slot_word(*block) for slot, block in expected.slots.items()}
 
     def _check_slots(self):
@@ -206,9 +216,63 @@ async def softmax_table_edges(dut):
         return flat(p, prefix=x)
 
     commands = [(legal(op=VectorOp.SNAP, src=Source.P), prefix())]
-    commands += [(legal(op=VectorOp.SCORE, src=Source.MIX, const=len(words)), prefix())]
+    commands += [(legal(op=VectorOp.SCORE, src=Source.MIX, constant=len(words)), prefix())]
     mix = legal(src=Source.MIX, n=2, out=Out.SLOTS, slot=0, segments=1)
     for i in range(len(words)):
         given = prefix()
-        commands += [(legal(op=VectorOp.SCORE, src=Source.P, index=1, const=i), given), (mix, given)]
+        commands += [(legal(op=VectorOp.SCORE, src=Source.P, index=1, constant=i), given), (mix, given)]
     await driver.run(commands)
+
+
+async def quantised(driver, source, name, block):
+    """(codes, scale) in the chip's slot 2 after a block came there through the quantiser; lanes beyond it are 0."""
+    x = np.zeros(driver.reference.p.lanes, np.int64)
+    x[:BLOCK] = block
+    given = {"t": np.tile(x, (4, 1))} if name == "t" else {name: x}
+    command = legal(src=source, out=Out.SLOTS, slot=2, segments=1)
+    await driver.run([(command, flat(driver.reference.p, **given))])
+    word = int(driver.dut.slots.value) >> (SLOT_BITS * 2)
+    return unpack(word, 8, BLOCK) & 0xFF, word >> (8 * BLOCK) & 0xFF
+
+
+@cocotb.test()
+async def small_format_cases(dut):
+    """Elements and largest elements of a block as tests/cases.py has them, exactly, in both of the unit's formats."""
+    p = params(parameters()["preset"])
+    driver = Driver(dut, Reference(p, np.zeros((1, p.lanes), np.int64)))
+    await driver.prepare()
+    for case in cases.E4M3_ENCODE:
+        codes, scale = await quantised(driver, Source.O, "kda_o", cases.e4m3_block(case.x))
+        assert scale == 127 + cases.E4M3_BLOCK_FRAC - NRM.frac  # NRM's fraction is longer: the same block, made smaller
+        assert e4m3_units(codes)[7] * 2.0**-9 == case.value, case
+    for case in cases.MXFP8_BLOCK_AMAX:
+        for sign in (1, -1):
+            codes, scale = await quantised(driver, Source.T1, "t", cases.padded([sign * case.amax], BLOCK, VEC))
+            assert case.exponent is None or scale == 127 + case.exponent
+            assert scale != 255 and e4m3_units(codes)[0] * 2.0 ** (scale - 127 - 9) == sign * case.value, case
+
+
+@cocotb.test()
+async def small_residual_mix(dut):
+    """The attention residual of tests/cases.py; half of it goes to the cache, the unit's finest output."""
+    p, case = params(parameters()["preset"]), cases.RESIDUAL_MIX
+    assert p.model.rms_norm_eps == case.eps
+    candidates, projection = cases.mix_operands(case, p.model.hidden_size)
+    candidates = [np.pad(v, (0, p.lanes - len(v))) for v in candidates]
+    constants = np.zeros((2, p.lanes), np.int64)
+    constants[0, : len(projection)], constants[1] = projection, to_fixed(0.5, ROWSCALE)
+    driver = Driver(dut, Reference(p, constants))
+    await driver.prepare()
+    snapshot, prefix = (flat(p, prefix=v) for v in candidates)
+    half = dict(weight=1, weight_frac=ROWSCALE.frac, constant=1, out=Out.CACHE, segments=1)
+    await driver.run(
+        [
+            (legal(op=VectorOp.SNAP, src=Source.P), snapshot),
+            (legal(op=VectorOp.SCORE, src=Source.P, index=0, constant=0), snapshot),
+            (legal(op=VectorOp.SCORE, src=Source.P, index=1, constant=0), prefix),
+            (legal(src=Source.MIX, n=2, **half), prefix),
+        ]
+    )
+    out = 2 * to_float(driver.latents[-1], CACHE)
+    bound = cases.RESIDUAL_WEIGHT_ULPS * UNIT.ulp * np.max(case.candidates) + VEC.ulp / 2 + CACHE.ulp
+    np.testing.assert_allclose(out, np.tile(case.out, BLOCK // len(case.out)), atol=bound, rtol=0)

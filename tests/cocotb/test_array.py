@@ -13,4 +13,4 @@ from tests.cocotb.runner import run
 def test_array(preset, rows):
     p = dataclasses.replace(from_preset(preset), array_rows=rows)
     runs = run(ArrayUnit(p), "array_unit", "tests.cocotb.bench_array", parameters={"preset": preset, "rows": rows})
-    assert len(runs[0].tests) == 6
+    assert len(runs[0].tests) == 8

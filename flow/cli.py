@@ -12,7 +12,7 @@ import typer
 
 app = typer.Typer(
     name="nanok3",
-    help="An open accelerator that decodes a nano Kimi K3: golden model, RTL, synthesis.",
+    help="An open accelerator that decodes a nano Kimi K3: golden model, RTL, synthesis, layout.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -188,6 +188,33 @@ def synth(
     from flow.commands import synth as command
 
     command.run(config, as_json, record, workers)
+
+
+@app.command()
+def flow(
+    config: Preset = "nano-k3",
+    unit: Annotated[str | None, typer.Option("--unit", help="One unit or tile (default: the whole chip).")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="The last step to run.")] = None,
+    openroad: Annotated[Path | None, typer.Option("--openroad", help="OpenROAD's program (default: on PATH).")] = None,
+    container: Annotated[bool, typer.Option("--container", help="OpenROAD of the image openroad/orfs.")] = False,
+    lib_slow: Annotated[Path | None, typer.Option("--lib-slow", help="Liberty of the slow corner.")] = None,
+    lib_fast: Annotated[Path | None, typer.Option("--lib-fast", help="Liberty of the fast corner.")] = None,
+    rcx_rules: Annotated[Path | None, typer.Option("--rcx-rules", help="OpenRCX rules for extraction.")] = None,
+    utilisation: Annotated[
+        float | None, typer.Option("--utilisation", min=0.05, max=1.0, help="Cells and macros over the core's area.")
+    ] = None,
+    die: Annotated[str | None, typer.Option("--die", help="Width and height in um, such as 500x400.")] = None,
+    flat: Annotated[bool, typer.Option("--flat", help="Without blocks: everything is placed at once.")] = False,
+) -> None:
+    """Lay out a preset's chip, or a unit of it, on Nangate 45 with OpenROAD; steps are kept and resumed.
+
+    Results are in build/flow/<design> (docs/flow.md); the path of report.json is printed.
+    """
+    from flow.commands import flow as command
+
+    command.run(
+        command.Options(config, unit, to, openroad, container, lib_slow, lib_fast, rcx_rules, utilisation, die, flat)
+    )
 
 
 @app.command()

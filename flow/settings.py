@@ -1,0 +1,53 @@
+"""Settings of the layout flow: few, wide, the same for every design unless a design overrides them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flow.steps.sta import Constraints
+
+
+@dataclass(frozen=True)
+class Corner:
+    """A process corner: name and the cell library's Liberty file."""
+
+    name: str
+    liberty: Path
+
+
+@dataclass(frozen=True)
+class FlowSettings:
+    """Lengths in um, times in ns, shares 0 to 1.
+
+    ``utilisation``: area of cells and macros over the core's, after synthesis. ``density``: of placement bins; None: as
+    even as the core allows plus a tenth of what is left. ``padding``: sites kept free beside a cell while it is placed.
+    """
+
+    constraints: Constraints = field(default_factory=Constraints)
+    utilisation: float = 0.60
+    aspect: float = 1.0
+    margin_um: float = 2.8
+    macro_channel_um: float = 12.0
+    density: float | None = None
+    padding: int = 0
+    setup_margin_ns: float = 0.1
+    hold_margin_ns: float = 0.05
+    max_wire_um: float = 800.0
+    die_um: tuple[float, float] | None = None  # None: from utilisation
+    pin_layers: tuple[str, str] = ("metal5", "metal6")
+    route_iterations: int = 64
+    seed: int = 1
+    rcx_rules: Path | None = None
+    slow: Path | None = None
+    fast: Path | None = None
+
+    def corners(self, typical: Path) -> list[Corner]:
+        """Typical first; slow and fast where their Liberty was given."""
+        given = [("typical", typical), ("slow", self.slow), ("fast", self.fast)]
+        return [Corner(name, file) for name, file in given if file is not None]
+
+    def plain(self) -> dict[str, Any]:
+        """JSON values."""
+        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}

@@ -1,0 +1,428 @@
+"""The steps that OpenROAD does, each with a Tcl template of its name in ``flow/steps/tcl``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jinja2
+from rich.markup import escape
+
+from flow.nangate45 import library as nangate45
+from flow.nangate45 import platform
+from flow.steps import sta
+from flow.steps.mapped import CELLS, NETLIST
+from flow.steps.openroad import read_metrics
+from flow.steps.step import DATABASE, LOG, SCRIPT, Job, Metrics, Outcome, Step, StepFailed, console, sha256
+from hw.emit import LEF, LIBERTY, MACROS
+
+TEMPLATES = Path(__file__).parent / "tcl"
+SIGNAL_TOPS = (6, 8, 10)  # topmost metal of signals by the design's level
+STRAPS = (("metal4", "metal7"), ("metal4", "metal7", "metal8"), ("metal4", "metal7", "metal8", "metal9"))
+
+
+def _quoted(value: object) -> str:
+    """A Tcl word, whatever is in it."""
+    return "{" + str(value) + "}"
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["tcl"] = _quoted
+    return environment
+
+
+@dataclass(frozen=True)
+class View:
+    """A corner with all Liberty files of a design at it."""
+
+    name: str
+    liberties: tuple[Path, ...]
+
+
+def views(job: Job) -> list[View]:
+    """Liberty files by corner, the cell library's first: units follow the first file read.
+
+    Macros have typical values only; they are used at every corner.
+    """
+    found = []
+    for corner in job.settings.corners(nangate45.locate().liberty):
+        blocks = [
+            job.folder.parent / block.name / "abstract" / f"{block.top}_{corner.name}.lib"
+            for block in job.design.blocks
+        ]
+        found.append(View(corner.name, (corner.liberty, job.design.rtl / LIBERTY, *blocks)))
+    return found
+
+
+def lefs(job: Job) -> list[Path]:
+    """Technology, cells, macros, blocks."""
+    library = nangate45.locate()
+    blocks = [job.folder.parent / block.name / "abstract" / f"{block.top}.lef" for block in job.design.blocks]
+    return [library.tech_lef, library.lef, job.design.rtl / LEF, *blocks]
+
+
+def counted(job: Job) -> tuple[dict[str, int], bool]:
+    """(cells, macros and blocks of the netlist, counted; whether it has a clock)."""
+    kept = json.loads((job.of("synth") / CELLS).read_text())
+    return kept["cells"], kept["clocked"]
+
+
+def constraints(job: Job) -> str:
+    """SDC of the design; one without registers is timed against a clock that exists on paper only."""
+    _, clocked = counted(job)
+    text = sta.sdc(job.settings.constraints)
+    if not clocked:
+        text = re.sub(r" \[get_ports \S+\]", "", text, count=1)
+    return text
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Die and core in um (core: left, bottom, right, top), and what fills the core."""
+
+    die_width_um: float
+    die_height_um: float
+    core: tuple[float, float, float, float]
+    cell_area_um2: float
+    macro_area_um2: float
+
+    @property
+    def utilisation(self) -> float:
+        left, bottom, right, top = self.core
+        return (self.cell_area_um2 + self.macro_area_um2) / ((right - left) * (top - bottom))
+
+
+def sizes(file: Path) -> dict[str, tuple[float, float]]:
+    """Width and height in um of every macro of a LEF file."""
+    found = re.findall(
+        r"^MACRO (\S+)\n(?:(?!^END \1$).*\n)*?\s*SIZE ([\d.]+) BY ([\d.]+)", file.read_text(), flags=re.M
+    )
+    return {name: (float(width), float(height)) for name, width, height in found}
+
+
+def _up(value: float, step: float) -> float:
+    return math.ceil(round(value / step, 6)) * step
+
+
+def plan(job: Job) -> Plan:
+    """The die from the netlist's area and the settings; raises StepFailed when a given die is too small."""
+    settings = job.settings
+    cells, _ = counted(job)
+    areas = nangate45.cell_areas(nangate45.locate().liberty)
+    boxes = {name: box for lef in lefs(job)[2:] for name, box in sizes(lef).items()}
+    unknown = [kind for kind in cells if kind not in areas and kind not in boxes]
+    if unknown:
+        raise StepFailed(f"no area is known of {', '.join(sorted(unknown)[:5])}")
+    cell_area = sum(areas[kind] * number for kind, number in cells.items() if kind not in boxes)
+    macro_area = sum(boxes[kind][0] * boxes[kind][1] * number for kind, number in cells.items() if kind in boxes)
+    used = {kind: boxes[kind] for kind in cells if kind in boxes}
+    left, bottom = _up(settings.margin_um, platform.SITE_UM), _up(settings.margin_um, platform.ROW_UM)
+    if settings.die_um is not None:
+        width, height = settings.die_um[0] - 2 * left, settings.die_um[1] - 2 * bottom
+        width = math.floor(round(width / platform.SITE_UM, 6)) * platform.SITE_UM
+        height = math.floor(round(height / platform.ROW_UM, 6)) * platform.ROW_UM
+    else:
+        channel = settings.macro_channel_um
+        area = (cell_area + macro_area) / settings.utilisation
+        width = _up(
+            max([math.sqrt(area / settings.aspect), *(box[0] + channel for box in used.values())]), platform.SITE_UM
+        )
+        height = _up(max([area / width, *(box[1] + channel for box in used.values())]), platform.ROW_UM)
+    for kind, box in used.items():
+        if box[0] > width or box[1] > height:
+            raise StepFailed(
+                f"macro {kind} of {box[0]:g} x {box[1]:g} um does not fit the core of {width:.1f} x {height:.1f} um"
+            )
+    core = (left, bottom, round(left + width, 3), round(bottom + height, 3))
+    made = Plan(round(width + 2 * left, 3), round(height + 2 * bottom, 3), core, cell_area, macro_area)
+    if width <= 0 or height <= 0 or made.utilisation > 1:
+        raise StepFailed(
+            f"the die of {made.die_width_um:g} x {made.die_height_um:g} um is too small: cells and macros need"
+            f" {cell_area + macro_area:.0f} um2, the core has {max(0.0, width) * max(0.0, height):.0f}"
+        )
+    return made
+
+
+class OpenRoadStep(Step):
+    """Renders the template, runs it, reads the metrics."""
+
+    stage: ClassVar[str]
+    database_of: ClassVar[str] = ""  # the step whose database it starts from
+    propagated: ClassVar[bool] = True  # the clock is real when the script begins
+    uses: ClassVar[tuple[str, ...]] = ()  # settings that its template reads
+
+    def settings(self, job: Job) -> Mapping[str, Any]:
+        plain = job.settings.plain()
+        return {
+            **{name: plain[name] for name in self.uses},
+            "constraints": plain["constraints"],
+            "level": job.design.level,
+            "blocks": job.design.block_names,
+            "script": self._sources(),
+        }
+
+    def _sources(self) -> str:
+        """Hash of the templates and of the platform's values."""
+        files = [TEMPLATES / f"{self.name}.tcl.j2", *sorted(TEMPLATES.glob("_*.j2")), Path(platform.__file__)]
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+    def files(self, job: Job) -> Sequence[Path]:
+        return [file for view in views(job) for file in view.liberties] + lefs(job)
+
+    def variables(self, job: Job) -> dict[str, Any]:
+        """Values that only this step's template reads."""
+        return {}
+
+    def script(self, job: Job) -> str:
+        """The Tcl of this design."""
+        level = job.design.level
+        cells, clocked = counted(job)
+        macros = {macro["name"] for macro in json.loads((job.design.rtl / MACROS).read_text())}
+        common = {
+            "stage": self.stage,
+            "top": job.design.top,
+            "corners": views(job),
+            "lefs": lefs(job),
+            "netlist": job.of("synth") / NETLIST,
+            "database": job.of(self.database_of) / DATABASE if self.database_of else None,
+            "constraints": constraints(job),
+            "propagated": self.propagated and clocked,
+            "clocked": clocked,
+            "platform": platform,
+            "tie_high": nangate45.TIE_HIGH,
+            "tie_low": nangate45.TIE_LOW,
+            "sram_cells": sorted(macros & set(cells)),
+            "blocks": [{"name": block.top, "strap": STRAPS[block.level][-1]} for block in job.design.blocks],
+            "macros": bool(macros & set(cells)) or bool(job.design.blocks),
+            "level": level,
+            "straps": [platform.STRAPS[layer] for layer in STRAPS[level]],
+            "top_signal_level": SIGNAL_TOPS[level],
+            "top_signal_layer": f"metal{SIGNAL_TOPS[level]}",
+            "fillers": list(platform.FILLERS),
+            **{name: getattr(job.settings, name) for name in self.uses},
+        }
+        return _environment().get_template(f"{self.name}.tcl.j2").render(common | self.variables(job))
+
+    def run(self, job: Job, work: Path) -> Outcome:
+        assert job.openroad is not None
+        (work / SCRIPT).write_text(self.script(job))
+        label = f"{job.design.name} {self.name}"
+        with console.status(label) as status:
+            warnings = job.openroad.run(
+                work / SCRIPT,
+                work / LOG,
+                work / "openroad.json",
+                watch=lambda line: status.update(f"{label}: {escape(line[:90])}"),
+            )
+        metrics = read_metrics(work / "openroad.json")
+        (work / "openroad.json").unlink(missing_ok=True)
+        return self.finish(job, work, Outcome(metrics, warnings))
+
+    def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
+        """Add what is measured outside OpenROAD."""
+        return outcome
+
+
+class Floorplan(OpenRoadStep):
+    """Die and core from utilisation, macro placement, well taps."""
+
+    name, stage = "floorplan", "floorplan"
+    after = ("synth",)
+    propagated = False
+    uses = ("utilisation", "aspect", "margin_um", "macro_channel_um", "die_um")
+
+    def check(self, job: Job) -> None:
+        plan(job)
+
+    def variables(self, job: Job) -> dict[str, Any]:
+        top = SIGNAL_TOPS[job.design.level]
+        above = [(f"metal7-metal{top}", platform.ADJUSTMENT_ABOVE)] if top > 6 else []
+        return {"plan": plan(job), "adjustments": [*platform.ROUTING_ADJUSTMENT, *above], "places": []}
+
+    def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
+        made = plan(job)
+        left, bottom, right, top = made.core
+        outcome.metrics |= {
+            "floorplan__design__die__area": made.die_width_um * made.die_height_um,
+            "floorplan__design__die__width": made.die_width_um,
+            "floorplan__design__die__height": made.die_height_um,
+            "floorplan__design__core__area": round((right - left) * (top - bottom), 3),
+            "floorplan__design__core__utilization": round(made.utilisation, 4),
+        }
+        return outcome
+
+
+class PowerGrid(OpenRoadStep):
+    """Rails, straps, connections to macros and blocks."""
+
+    name, stage, database_of = "power_grid", "powergrid", "floorplan"
+    after = ("floorplan",)
+    propagated = False
+
+    def variables(self, job: Job) -> dict[str, Any]:
+        above = dict(pairwise(list(platform.STRAPS)))
+        return {"strap_above": above}
+
+
+class Placement(OpenRoadStep):
+    """Pins, cells, repair of slew, load and fanout."""
+
+    name, stage, database_of = "placement", "placement", "power_grid"
+    after = ("power_grid",)
+    propagated = False
+    uses = ("density", "padding", "max_wire_um", "pin_layers")
+
+
+class ClockTree(OpenRoadStep):
+    """Clock buffers."""
+
+    name, stage, database_of = "clock_tree", "cts", "placement"
+    after = ("placement",)
+    propagated = False
+    uses = ("padding",)
+
+
+class Repair(OpenRoadStep):
+    """Setup and hold."""
+
+    name, stage, database_of = "repair", "repair", "clock_tree"
+    after = ("clock_tree",)
+    uses = ("padding", "setup_margin_ns", "hold_margin_ns")
+
+
+class GlobalRoute(OpenRoadStep):
+    """Routing guides and repair with routed wires."""
+
+    name, stage, database_of = "global_route", "globalroute", "repair"
+    after = ("repair",)
+    uses = ("padding", "setup_margin_ns", "hold_margin_ns", "max_wire_um")
+
+
+class DetailedRoute(OpenRoadStep):
+    """Wires and vias."""
+
+    name, stage, database_of = "detailed_route", "detailedroute", "global_route"
+    after = ("global_route",)
+    uses = ("route_iterations", "seed")
+
+
+class Fill(OpenRoadStep):
+    """Filler cells."""
+
+    name, stage, database_of = "fill", "fill", "detailed_route"
+    after = ("detailed_route",)
+
+
+class Parasitics(OpenRoadStep):
+    """Resistance and capacitance of the wires."""
+
+    name, stage, database_of = "parasitics", "parasitics", "fill"
+    after = ("fill",)
+    uses = ("rcx_rules",)
+
+    def files(self, job: Job) -> Sequence[Path]:
+        rules = job.settings.rcx_rules
+        return [*super().files(job), *([rules] if rules else [])]
+
+    def settings(self, job: Job) -> Mapping[str, Any]:
+        return {**super().settings(job), "rcx_rules": job.settings.rcx_rules is not None}
+
+    def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
+        source = "OpenRCX with rules" if job.settings.rcx_rules else "layer resistance and capacitance, no rules"
+        outcome.metrics |= {"parasitics__source": source} | spef_totals(work / "design.spef")
+        return outcome
+
+
+def spef_totals(file: Path) -> Metrics:
+    """Nets and their capacitance in fF, from a SPEF file's own totals."""
+    text = file.read_text()
+    unit = re.search(r"^\*C_UNIT\s+([\d.]+)\s+([FPN])F", text, flags=re.M)
+    scale = float(unit.group(1)) * {"F": 1.0, "P": 1e3, "N": 1e6}[unit.group(2)] if unit else 1e3
+    totals = [float(value) for value in re.findall(r"^\*D_NET\s+\S+\s+(\S+)", text, flags=re.M)]
+    return {"parasitics__nets": len(totals), "parasitics__capacitance": round(sum(totals) * scale, 3)}
+
+
+class SignOff(OpenRoadStep):
+    """Timing with extracted wires at every corner; the netlist and the layout (DEF) that were timed."""
+
+    name, stage, database_of = "signoff", "finish", "parasitics"
+    after = ("parasitics",)
+
+    def variables(self, job: Job) -> dict[str, Any]:
+        return {"spef": job.of("parasitics") / "design.spef"}
+
+    def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
+        paths = {}
+        for view in views(job):
+            paths[view.name] = {
+                check: read_paths(work / f"paths_{check}_{view.name}.json") for check in ("setup", "hold")
+            }
+        (work / "paths.json").write_text(json.dumps(paths, indent=1) + "\n")
+        outcome.metrics["finish__netlist__sha256"] = sha256(work / "netlist.v")
+        return outcome
+
+
+def read_paths(file: Path) -> list[dict[str, Any]]:
+    """Paths of OpenSTA's JSON report: ends, slack, and each point with what it took from the point before (ns)."""
+    checks = json.loads(file.read_text()).get("checks", []) if file.stat().st_size else []
+    found = []
+    for check in checks:
+        points, last = [], None
+        for point in check.get("source_path", []):
+            arrival = point["arrival"] * 1e9
+            points.append(
+                {
+                    "cell": point.get("cell", ""),
+                    "instance": point.get("instance", ""),
+                    "pin": point.get("pin", ""),
+                    "net": point.get("net", ""),
+                    "delay_ns": round(arrival - (last if last is not None else arrival), 4),
+                    "arrival_ns": round(arrival, 4),
+                }
+            )
+            last = arrival
+        found.append(
+            {
+                "startpoint": check.get("startpoint", ""),
+                "endpoint": check.get("endpoint", ""),
+                "slack_ns": round(check["slack"] * 1e9, 4),
+                "stages": points,
+            }
+        )
+    return found
+
+
+class Abstract(OpenRoadStep):
+    """LEF and timing model for the design above."""
+
+    name, stage, database_of = "abstract", "abstract", "parasitics"
+    after = ("parasitics",)
+
+    def wanted(self, job: Job) -> bool:
+        return job.design.unit is not None and job.design.level < 2
+
+    def variables(self, job: Job) -> dict[str, Any]:
+        return {"spef": job.of("parasitics") / "design.spef"}
+
+    def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
+        """All shapes on the topmost strap layer are power pins: without its obstruction wires may pass between."""
+        text = (work / "abstract.lef").read_text()
+        layer = STRAPS[job.design.level][-1]
+        text = re.sub(rf"^    LAYER {layer} ;\n(?:\s+RECT .*\n)+(?=    LAYER|  END)", "", text, flags=re.M)
+        (work / f"{job.design.top}.lef").write_text(text)
+        (work / "abstract.lef").unlink()
+        return outcome

@@ -74,3 +74,21 @@ CLOCK_ROOT_BUFFER = "BUF_X8"
 CLOCK_BUFFERS = ("BUF_X4", "BUF_X8")
 # As for synthesis, and the two that the flow scripts keep out because their pins are hard to reach.
 DONT_USE = ("CLKBUF_*", "CLKGATE*", "SDFF*", "TBUF_*", "TINV_*", "TLAT_*", "DLH_*", "DLL_*", "AOI211_X1", "OAI211_X1")
+
+# Layer numbers of the library's GDS.
+GDS_LAYERS = {f"metal{n}": 9 + 2 * n for n in range(1, 11)} | {f"via{n}": 10 + 2 * n for n in range(1, 10)}
+GDS_OUTLINE = 235
+DATABASE_UM = 0.0005
+# Of the picture, lowest metal first.
+COLOURS = {
+    "metal1": 0x4F6D7A,
+    "metal2": 0xC06C84,
+    "metal3": 0x3A86C8,
+    "metal4": 0xE07A3F,
+    "metal5": 0x5AA469,
+    "metal6": 0x8E6BBF,
+    "metal7": 0xD4A017,
+    "metal8": 0x2F4858,
+    "metal9": 0x9B2226,
+    "metal10": 0x6C757D,
+}

@@ -13,7 +13,7 @@ from flow.nangate45 import library as nangate45
 from flow.steps import sta, synth
 from flow.steps.step import LOG, Job, Metrics, Outcome, Step, StepFailed
 from hw import yosys
-from hw.emit import LEF, LIBERTY, MACROS
+from hw.emit import BLACKBOXES, LEF, LIBERTY, MACROS, MODELS
 
 NETLIST, CELLS, SYNTHESIS = "netlist.v", "cells.json", "synthesis.json"
 
@@ -25,8 +25,11 @@ class Synth(Step):
     needs_openroad = False
 
     def config(self, job: Job) -> synth.SynthConfig:
-        """Every component stays a module: equal ones are synthesised once."""
-        return synth.SynthConfig(keep=("*",), constraints=job.settings.constraints)
+        """Every module below the design stays one: equal ones are synthesised once."""
+        verilog = [file for file in sorted(job.design.rtl.glob("*.v")) if file.name not in (MODELS, BLACKBOXES)]
+        modules = {name: module for file in verilog for name, module in netlist.read(file).items()}
+        keep = tuple(netlist.reachable(modules, job.design.top)[1:])
+        return synth.SynthConfig(keep=keep, constraints=job.settings.constraints)
 
     def settings(self, job: Job) -> Mapping[str, Any]:
         return {"top": job.design.top, "blocks": job.design.block_names, "synth": asdict(self.config(job))}

@@ -1,0 +1,134 @@
+"""Step ``layout``: the routed design with the cells' own shapes as GDS, and its picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import klayout.db as db
+import klayout.lay as lay
+
+from flow.nangate45 import library as nangate45
+from flow.nangate45 import platform
+from flow.steps.layout import lefs
+from flow.steps.step import LOG, Job, Metrics, Outcome, Step, StepFailed
+
+GDS, PICTURE, MACRO_SHAPES = "layout.gds", "layout.png", "macros.gds"
+PIXELS = 1600
+
+
+class Layout(Step):
+    """Merges the placed and routed design with the library's GDS; macros, which have none, are drawn from their LEF."""
+
+    name = "layout"
+    after = ("signoff",)
+    needs_openroad = False
+
+    def wanted(self, job: Job) -> bool:
+        return job.openroad is not None
+
+    def files(self, job: Job) -> Sequence[Path]:
+        return [nangate45.locate().gds, *lefs(job), *block_layouts(job)]
+
+    def versions(self, job: Job) -> dict[str, str]:
+        return {"klayout": db.__version__}
+
+    def run(self, job: Job, work: Path) -> Outcome:
+        library = nangate45.locate()
+        macro_shapes(lefs(job)[0], lefs(job)[2], work / MACRO_SHAPES)
+        layouts = [library.gds, work / MACRO_SHAPES, *block_layouts(job)]
+        metrics = merge(job.of("signoff") / "design.def", lefs(job), layouts, job.design.top, work / GDS)
+        picture(work / GDS, work / PICTURE)
+        (work / LOG).write_text("\n".join(f"{name} {value}" for name, value in metrics.items()) + "\n")
+        return Outcome(metrics)
+
+
+def block_layouts(job: Job) -> list[Path]:
+    """GDS of the design's blocks."""
+    return [job.folder.parent / block.name / Layout.name / GDS for block in job.design.blocks]
+
+
+def _layers() -> db.LayerMap:
+    """GDS layer numbers by the technology's layer names."""
+    found = db.LayerMap()
+    for name, number in platform.GDS_LAYERS.items():
+        found.map(f"{name} : {number}/0")
+    found.map(f"OUTLINE : {platform.GDS_OUTLINE}/0")
+    return found
+
+
+def _reader(lef_files: Sequence[Path]) -> db.LoadLayoutOptions:
+    options = db.LoadLayoutOptions()
+    config = options.lefdef_config
+    config.read_lef_with_def = False
+    config.lef_files = [str(file) for file in lef_files]
+    config.layer_map = _layers()
+    config.create_other_layers = False
+    config.dbu = platform.DATABASE_UM
+    for kind in ("routing", "special_routing", "via_geometry", "pins", "lef_pins", "obstructions"):
+        setattr(config, f"produce_{kind}", True)
+        setattr(config, f"{kind}_suffix", "")
+        setattr(config, f"{kind}_datatype", 0)
+    config.produce_obstructions = False
+    config.produce_placement_blockages = False
+    config.produce_regions = False
+    return options
+
+
+def macro_shapes(technology: Path, lef: Path, gds: Path) -> None:
+    """Draw the macros of a LEF file, their pins and obstructions, as cells of a GDS file."""
+    options = _reader([technology])
+    options.lefdef_config.produce_obstructions = True
+    options.lefdef_config.macro_resolution_mode = 1  # shapes of the LEF
+    layout = db.Layout()
+    layout.dbu = platform.DATABASE_UM
+    layout.read(str(lef), options)
+    layout.write(str(gds))
+
+
+def merge(definition: Path, lef_files: Sequence[Path], layouts: Sequence[Path], top: str, gds: Path) -> Metrics:
+    """Write one GDS file of a DEF file and the cells' GDS files; raises StepFailed when a cell is missing."""
+    options = _reader(lef_files)
+    options.lefdef_config.macro_resolution_mode = 2  # shapes of the layouts
+    options.lefdef_config.macro_layout_files = [str(file) for file in layouts]
+    layout = db.Layout()
+    layout.read(str(definition), options)
+    cell = layout.cell(top)
+    if cell is None:
+        raise StepFailed(f"{definition.name} holds no design {top}")
+    empty = sorted(layout.cell(index).name for index in cell.called_cells() if layout.cell(index).is_empty())
+    if empty:
+        raise StepFailed(f"no layout of {', '.join(empty[:5])}")
+    keep = {cell.cell_index(), *cell.called_cells()}
+    for other in [each.cell_index() for each in layout.each_cell() if each.cell_index() not in keep]:
+        layout.delete_cell(other)
+    layout.write(str(gds))
+    box = cell.dbbox()
+    return {
+        "layout__gds__bytes": gds.stat().st_size,
+        "layout__cells": len(keep),
+        "layout__width": round(box.width(), 3),
+        "layout__height": round(box.height(), 3),
+    }
+
+
+def picture(gds: Path, png: Path, pixels: int = PIXELS) -> None:
+    """All metal of a layout, from above."""
+    view = lay.LayoutView()
+    view.set_config("background-color", "#ffffff")
+    view.set_config("grid-visible", "false")
+    view.set_config("text-visible", "false")
+    view.load_layout(str(gds))
+    view.max_hier()
+    view.clear_layers()
+    for name, colour in platform.COLOURS.items():
+        properties = lay.LayerProperties()
+        properties.source = f"{platform.GDS_LAYERS[name]}/0"
+        properties.fill_color = properties.frame_color = colour
+        properties.dither_pattern = 0
+        properties.transparent = True
+        view.insert_layer(view.end_layers(), properties)
+    view.zoom_fit()
+    box = view.box()
+    width, height = (pixels, max(1, round(pixels * box.height() / box.width())))
+    view.save_image(str(png), width, min(height, 2 * pixels))

@@ -71,12 +71,14 @@ class Build:
         seeds: Iterable[int] = (1,),
         tests: Sequence[str] | None = None,
         timeout: float = 300.0,
+        zeros: bool = False,
     ) -> list[Run]:
         """Run bench module(s) once per seed; raises BenchFailed at the first that fails.
 
         ``tests``: names of the bench functions to run, all when None.  ``timeout``: wall-clock seconds per seed.
+        ``zeros``: registers and memories start as 0, for runs that are compared cycle by cycle with another model.
         """
-        return [self._simulate(bench, dict(parameters or {}), seed, tests, timeout) for seed in seeds]
+        return [self._simulate(bench, dict(parameters or {}), seed, tests, timeout, zeros) for seed in seeds]
 
     def _simulate(
         self,
@@ -85,6 +87,7 @@ class Build:
         seed: int,
         tests: Sequence[str] | None,
         timeout: float,
+        zeros: bool,
     ) -> Run:
         label = (bench if isinstance(bench, str) else "+".join(bench)).rsplit(".", 1)[-1]
         key = hashlib.sha256(json.dumps([parameters, tests], sort_keys=True).encode()).hexdigest()[:8]
@@ -103,7 +106,7 @@ class Build:
                 self.name,
                 testcase=tests,
                 seed=seed,
-                plusargs=["+verilator+rand+reset+2", f"+verilator+seed+{seed}"],
+                plusargs=[f"+verilator+rand+reset+{0 if zeros else 2}", f"+verilator+seed+{seed}"],
                 extra_env={PARAMETERS: str(given), REPORTS: str(reports)},
                 build_dir=self.folder,
                 test_dir=folder,

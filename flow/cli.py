@@ -218,6 +218,43 @@ def flow(
 
 
 @app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders that 'nanok3 flow' wrote.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="One run: folder to keep it in. Several: page to write."),
+    ] = None,
+    decode: Annotated[
+        Path | None,
+        typer.Option("--decode", help="What 'nanok3 generate --record' wrote (default: the preset's in results/)."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's page, DIR/report.html, and print its headline; several runs are compared side by side.
+
+    The page stands alone: pictures are inside, nothing is loaded from elsewhere.
+    """
+    from flow.commands import report as command
+
+    command.run(folders, out, decode, as_json)
+
+
+@app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that 'nanok3 flow' wrote.")],
+    rules: Annotated[Path | None, typer.Option("--rules", help="Rules (default: flow/nangate45/rules.json).")] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="First make this run's figures, with a margin, the recorded limits.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Hold a run against the rules: one line for each that is broken, exit code 1 when an error is among them."""
+    from flow.commands import report as command
+
+    raise typer.Exit(command.check(folder, rules, update, as_json))
+
+
+@app.command()
 def presets() -> None:
     """List the presets that ship with the project."""
     from flow.commands import presets as command

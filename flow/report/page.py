@@ -1,0 +1,248 @@
+"""The page of one run: everything the run has, and for what it does not have, why."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from flow import check
+from flow.report import area, paths, pictures
+from flow.report.headline import ANNOUNCED, headline
+from flow.report.pictures import Picture
+from flow.report.run import Run, Table
+
+CODE = re.compile(r"\[(?:WARNING|ERROR) ([A-Z]+-\d+)\]\s*")
+DENSITY = ("x_um", "y_um", "width_um", "height_um", "share")
+CLOCK = ("name", "master", "x_um", "y_um", "kind")
+CONGESTION = ("x_um", "y_um", "horizontal_usage", "horizontal_capacity", "vertical_usage", "vertical_capacity")
+SLACKS = ("corner", "check", "endpoint", "slack_ns")
+CARDS = ("die", "cells + macros, our model", "worst setup slack", "tokens per second", "power", "energy per token")
+POWER = ("unit", "internal_w", "switching_w", "leakage_w")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A picture of the page, or the reason why there is none."""
+
+    title: str
+    picture: Picture | None
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Warnings:
+    """Warnings of one step that have the same code (or text)."""
+
+    step: str
+    code: str
+    texts: tuple[str, ...]
+
+
+def environment() -> jinja2.Environment:
+    """Templates of the pages; text is escaped, an unknown name is an error."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["figure"] = figure
+    return made
+
+
+def figure(value: float | int | str, digits: int = 6) -> str:
+    """A metric as it is shown: whole numbers with commas, others with significant digits."""
+    if isinstance(value, str):
+        return value
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:,.{digits}g}"
+
+
+def html(run: Run) -> str:
+    """The whole page, pictures inside."""
+    tree = area.tree(run)
+    lines = headline(run)
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            run=run,
+            lines=lines,
+            cards=[line for line in lines if line.name.startswith(CARDS) and line.value is not None],
+            announced=ANNOUNCED,
+            checked=check.check(run, check.read()),
+            maps=[layout(run), density(run), congestion(run), clock_tree(run)],
+            slacks=slacks(run),
+            corners=corners(run),
+            paths=paths.worst(run),
+            treemap=treemap(run, tree),
+            units=list(area.units(tree)) if tree else [],
+            power=power(run),
+            power_units=power_units(run),
+            longest=max((step.seconds for step in run.steps), default=0.0),
+            warnings=warnings(run),
+            settings=dict(flattened(run.settings)),
+        )
+    )
+
+
+def _part(run: Run, title: str, step: str, name: str, draw: Callable[[], Picture | None]) -> Part:
+    """A picture of a step's file, or why there is none."""
+    made = draw()
+    if made is not None:
+        return Part(title, made)
+    why = f"step {step} left no {name}" if run.has(step) else f"step {step} has not run; this run is {run.state}"
+    return Part(title, None, why)
+
+
+def layout(run: Run) -> Part:
+    """The layout's picture."""
+    file = run.file("layout", "layout.png")
+    return _part(run, "Layout", "layout", "layout.png", lambda: pictures.layout(file) if file else None)
+
+
+def density(run: Run) -> Part:
+    """Share of each placement bin that is covered."""
+
+    def draw() -> Picture | None:
+        table = run.table("placement", "density.csv", DENSITY)
+        if table is None or not len(table["share"]):
+            return None
+        mean = np.average(table["share"], weights=table["width_um"] * table["height_um"])
+        words = f"Mean {mean:.2f}, fullest bin {table['share'].max():.2f}."
+        return pictures.heat_map(table, table["share"], "share of the bin that is covered", words)
+
+    return _part(run, "Placement density", "placement", "density.csv", draw)
+
+
+def congestion(run: Run) -> Part:
+    """Tracks used over tracks there, the worse direction of each bin."""
+
+    def draw() -> Picture | None:
+        table = run.table("global_route", "congestion.csv", CONGESTION)
+        if table is None or not len(table["x_um"]):
+            return None
+        worse = np.maximum(*(_used(table, direction) for direction in ("horizontal", "vertical")))
+        known = worse[~np.isnan(worse)]
+        full = int((known > 1).sum())
+        words = (
+            f"Fullest bin {known.max(initial=0):.2f}; {full:,} of {len(known):,} bins want more tracks than there are."
+        )
+        return pictures.heat_map(table, worse, "tracks used over tracks there", words)
+
+    return _part(run, "Routing congestion", "global_route", "congestion.csv", draw)
+
+
+def _used(table: Table, direction: str) -> Any:
+    """Share of a direction's tracks; where there are none and none is used, not a number."""
+    usage, capacity = table[f"{direction}_usage"], table[f"{direction}_capacity"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(capacity > 0, usage / capacity, np.where(usage > 0, 2.0, np.nan))
+
+
+def clock_tree(run: Run) -> Part:
+    """Buffers and sinks of the clock."""
+
+    def draw() -> Picture | None:
+        table = run.table("clock_tree", "clock_tree.csv", CLOCK, ("name", "master", "kind"))
+        if table is None or not len(table["kind"]):
+            return None
+        skew = run.last("clock__skew__setup")
+        words = "" if skew is None else f"Skew {abs(skew.value):.3f} ns."
+        return pictures.clock_tree(table, words)
+
+    return _part(run, "Clock tree", "clock_tree", "clock_tree.csv", draw)
+
+
+def slacks(run: Run) -> Part:
+    """Endpoints by slack."""
+
+    def draw() -> Picture | None:
+        table = run.table("signoff", "slacks.csv", SLACKS, ("corner", "check", "endpoint"))
+        if table is None or not len(table["slack_ns"]):
+            return None
+        late = int((table["slack_ns"] < 0).sum())
+        return pictures.slack_histogram(table, f"{len(table['slack_ns']):,} endpoints, {late:,} with negative slack.")
+
+    return _part(run, "Slack of all endpoints", "signoff", "slacks.csv", draw)
+
+
+def corners(run: Run) -> dict[str, dict[str, float]]:
+    """Worst slack in ns by corner and check, of sign-off."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, value in run.metrics.items():
+        match = re.fullmatch(r"finish__timing__(setup|hold)__ws__corner:(.+)", name)
+        if match and not isinstance(value, str):
+            found[match.group(2)][match.group(1)] = float(value)
+    return dict(found)
+
+
+def treemap(run: Run, tree: Mapping[str, Any] | None) -> Part:
+    """Area by unit, cells and macros, as synthesised."""
+
+    def draw() -> Picture | None:
+        if tree is None:
+            return None
+        words = "Cells and SRAM macros in mm2, as synthesised; two levels of hierarchy."
+        return pictures.treemap(area.boxes(dict(tree)), words)
+
+    return _part(run, "Area by unit", "synth", "synthesis.json", draw)
+
+
+def _power_table(run: Run) -> Table | None:
+    return run.table("power", "power.csv", POWER, ("unit",))
+
+
+def power(run: Run) -> Part:
+    """Power by unit."""
+
+    def draw() -> Picture | None:
+        table = _power_table(run)
+        return None if table is None or not len(table["unit"]) else pictures.power_bars(table, "")
+
+    return _part(run, "Power by unit", "power", "power.csv", draw)
+
+
+def power_units(run: Run) -> list[dict[str, Any]]:
+    """Power by unit in mW and as a share, the largest first."""
+    table = _power_table(run)
+    if table is None:
+        return []
+    total = table["internal_w"] + table["switching_w"] + table["leakage_w"]
+    return [
+        {
+            "unit": str(table["unit"][i]),
+            **{kind: 1e3 * float(table[f"{kind}_w"][i]) for kind in ("internal", "switching", "leakage")},
+            "total": 1e3 * float(total[i]),
+            "share": float(total[i] / total.sum()) if total.sum() else 0.0,
+        }
+        for i in np.argsort(-total)
+    ]
+
+
+def warnings(run: Run) -> list[Warnings]:
+    """All warnings, those of a step with the same code together, in the steps' order."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for step in run.steps:
+        for text in step.warnings:
+            match = CODE.match(text)
+            found[step.name, match.group(1) if match else ""].append(text[match.end() :] if match else text)
+    return [Warnings(step, code, tuple(texts)) for (step, code), texts in found.items()]
+
+
+def flattened(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Settings by their dotted names."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", "not given" if value is None else str(value)

@@ -20,7 +20,7 @@ from golden.fixed.numbers import CACHE, KEY, NRM, SCORE, STATE
 from hw.control.registers import Flag
 from hw.layouts import EXPERT_BITS, EXPERT_WEIGHT_BITS
 from hw.params import HEAD
-from sim.decode_bench import PERIOD_NS, Host
+from sim.host import Host
 from sim.verilator import parameters, report, start
 
 LATE = {"expert_weights": 2}  # cycles after the command's completion
@@ -212,7 +212,7 @@ async def taps(dut):
     """Load, run over the tokens, write what was read."""
     given = parameters()
     host = Host(dut)
-    await start(dut, period_ns=PERIOD_NS)
+    await start(dut)
     raw = Path(given["image"]).read_bytes()
     await host.load([int.from_bytes(raw[i : i + 4], "little") for i in range(0, len(raw), 4)])
     watch = cocotb.start_soon(Watch(dut, given["lengths"], given["readings"]).run(len(given["tokens"])))

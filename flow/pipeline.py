@@ -10,7 +10,9 @@ from typing import Any
 from flow.design import Design
 from flow.settings import FlowSettings
 from flow.steps import layout
+from flow.steps.gds import Layout
 from flow.steps.mapped import Synth
+from flow.steps.netlist_sim import NetlistSim
 from flow.steps.openroad import OpenRoad
 from flow.steps.step import Job, Result, Step, console, run
 from golden.files import replaced_file
@@ -31,6 +33,9 @@ STEPS: tuple[Step, ...] = (
     layout.Parasitics(),
     layout.SignOff(),
     layout.Abstract(),
+    NetlistSim(),
+    layout.Power(),
+    Layout(),
 )
 # How far timing and wires can be trusted once a step is done.
 STATES = {

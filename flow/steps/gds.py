@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +32,7 @@ class Layout(Step):
         return [nangate45.locate().gds, *lefs(job), *block_layouts(job)]
 
     def versions(self, job: Job) -> dict[str, str]:
-        return {"klayout": db.__version__}
+        return {"klayout": importlib.metadata.version("klayout")}
 
     def run(self, job: Job, work: Path) -> Outcome:
         library = nangate45.locate()

@@ -406,6 +406,33 @@ def read_paths(file: Path) -> list[dict[str, Any]]:
     return found
 
 
+class Power(OpenRoadStep):
+    """Power at the typical corner, from what the signed-off netlist's nets did in a simulated decode."""
+
+    name, stage, database_of = "power", "finish", "parasitics"
+    after = ("parasitics", "netlist_sim")
+
+    def variables(self, job: Job) -> dict[str, Any]:
+        return {
+            "spef": job.of("parasitics") / "design.spef",
+            "saif": job.of("netlist_sim") / "activity.saif",
+            "scope": "replay/dut",
+        }
+
+    def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
+        outcome.metrics |= annotation((work / "annotation.rpt").read_text())
+        return outcome
+
+
+def annotation(report: str) -> Metrics:
+    """Share of the pins whose activity comes from the simulation, from OpenSTA's report."""
+    counts = {name: int(number) for name, number in re.findall(r"^(\w+)\s+(\d+)\s*$", report, flags=re.M)}
+    total = sum(counts.values())
+    if not total:
+        raise StepFailed("OpenSTA reports no pins with activity")
+    return {"power__activity__annotated__share": round(1 - counts.get("unannotated", 0) / total, 4)}
+
+
 class Abstract(OpenRoadStep):
     """LEF and timing model for the design above."""
 

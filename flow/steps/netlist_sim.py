@@ -1,0 +1,122 @@
+"""Step ``netlist_sim``: the netlist that was signed off does, edge by edge, what the chip's RTL does in a real decode.
+
+The chip's RTL decodes a few tokens once per design, with every unit and tile recorded; the tokens are compared with the
+twin's. Each netlist is then driven with its module's record. What the nets do from the first token on is the activity
+that the step ``power`` reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flow import netlist
+from flow.design import Design
+from flow.nangate45 import library as nangate45
+from flow.steps import replay
+from flow.steps.step import LOG, Job, Metrics, Outcome, Step, StepFailed, console, sha256
+from golden.files import replaced_folder
+from hw import hierarchy
+from hw.emit import MODELS
+
+TOKENS, PROMPT = 4, (5,)
+RECORDS = Path("build/flow/records")
+ACTIVITY, DECODE = "activity.saif", "decode.json"
+
+
+class NetlistSim(Step):
+    """Replays the record on the netlist; any difference fails the step."""
+
+    name = "netlist_sim"
+    after = ("signoff",)
+    needs_openroad = False
+
+    def wanted(self, job: Job) -> bool:
+        return job.openroad is not None
+
+    def settings(self, job: Job) -> Mapping[str, Any]:
+        return {"tokens": TOKENS, "prompt": PROMPT}
+
+    def files(self, job: Job) -> Sequence[Path]:
+        return [*sources(job.design, job.folder.parent)[1:], Path(replay.__file__)]
+
+    def run(self, job: Job, work: Path) -> Outcome:
+        records = recorded(job.design)
+        decode = json.loads((records / DECODE).read_text())
+        module = netlist.read(job.of("signoff") / "netlist.v")[job.design.top]
+        try:
+            found = replay.replay(
+                sources(job.design, job.folder.parent),
+                job.design.top,
+                replay.ports(module.text),
+                records / f"{job.design.top}.hex",
+                work,
+                activity=work / ACTIVITY,
+                start=decode["edges"][0],
+            )
+        except replay.ReplayFailed as problem:
+            raise StepFailed(str(problem)) from None
+        (work / LOG).write_text((work / "replay.log").read_text())
+        if found.wrong_edges:
+            raise StepFailed(f"the netlist differs from the RTL at {found.wrong_edges} edges, first {found.first}")
+        metrics: Metrics = {
+            "netlistsim__netlist__sha256": sha256(job.of("signoff") / "netlist.v"),
+            "netlistsim__edges": found.edges,
+            "netlistsim__edges__wrong": found.wrong_edges,
+            "netlistsim__bits__compared": found.compared_bits,
+            "netlistsim__tokens": len(decode["tokens"]),
+        }
+        return Outcome(metrics)
+
+
+def sources(design: Design, root: Path) -> list[Path]:
+    """Netlists of a design and its blocks as signed off, the library's Verilog, the SRAM models."""
+    netlists = [root / each.name / "signoff" / "netlist.v" for each in reversed(design.in_order())]
+    return [*netlists, nangate45.locate().verilog, design.rtl / MODELS]
+
+
+def recorded(design: Design) -> Path:
+    """Folder with the records of every unit and tile of the design's chip, made when there is none."""
+    folder = RECORDS / design.rtl.name
+    if not (folder / DECODE).is_file():
+        with console.status(f"{design.preset}: the RTL decodes {TOKENS} tokens, units recorded"):
+            with replaced_folder(folder, lambda file: True) as work:
+                _record(design, work)
+    return folder.resolve()
+
+
+def _record(design: Design, work: Path) -> None:
+    """Decode on the RTL from zeros, the modules' ports recorded; the tokens must be the twin's."""
+    from flow import rtl
+    from flow.commands import common
+    from golden.compare import greedy, stepper
+    from hw import image
+    from hw.params import from_preset
+    from sim.verilator import build
+
+    chip = rtl.make(from_preset(design.preset))
+    loaded = common.load(design.preset, None)
+    words = rtl.image_words(chip, loaded)
+    image.save(work / rtl.IMAGE, words)
+    modules = netlist.read(design.rtl / rtl.VERILOG)
+    watched = [name for name in (*hierarchy.UNITS, *hierarchy.TILES) if name in modules]
+    recorder = work / "recorder.v"
+    recorder.write_text("".join(replay.recorder(name, replay.ports(modules[name].text), rtl.TOP) for name in watched))
+    made = build([*rtl.sources(design.rtl), recorder], rtl.TOP, folder=rtl.SIMULATIONS)
+    given = {
+        "image": str((work / rtl.IMAGE).resolve()),
+        "prompt": list(PROMPT),
+        "count": TOKENS,
+        "logits": False,
+        "progress": str(work / "progress"),
+    }
+    run = made.simulate("sim.decode_bench", parameters=given, zeros=True, timeout=7200.0)[0]
+    tokens = run.reports["tokens"]
+    expected = list(greedy(stepper("twin", chip.p.model, loaded.state), list(PROMPT), TOKENS))
+    if tokens != expected:
+        raise StepFailed(f"the RTL decoded {tokens}, the twin {expected}")
+    for name in watched:
+        (run.log.parent / f"{name}.hex").rename(work / f"{name}.hex")
+    (work / DECODE).write_text(json.dumps({"tokens": tokens, "edges": run.reports["edges"]}) + "\n")

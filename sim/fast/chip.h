@@ -36,9 +36,10 @@ class Chip {
         lane_constants_(block.array("lane.constants", lane_words_ * shape_.rows * LANE_CONSTS)),
         vector_words_(block.value("vector.words")),
         vector_constants_(block.array("vector.constants", vector_words_ * shape_.lanes)),
-        eps_(block.reals("eps")), t_(T_REGS, Vector(shape_.lanes)), prefix_(shape_.lanes), snapshots_(shape_.snapshots, Vector(shape_.lanes)),
+        eps_(block.reals("eps")), t_(T_REGS, Vector(shape_.lanes)), prefix_(shape_.lanes),
+        snapshots_(shape_.snapshots, Vector(shape_.lanes)),
         scores_(shape_.snapshots + 1), slots_(SLOTS), o_(shape_.lanes), history_(lane_words_ * shape_.rows * 3),
-        logits_(shape_.vocab), work_(shape_.lanes) {
+        logits_(shape_.vocab), sums_(2, Vector(shape_.rows)), work_(shape_.lanes) {
     for (const Step& step : program_) std::visit([this](const auto& c) { check(c); }, step.command);
   }
 
@@ -74,16 +75,15 @@ class Chip {
   void execute(const ArrayCommand& c) {
     if (c.func == Func::EMBED) return embed(c);
     const Int base = c.base + (c.expert ? router_.picked[c.expert - 1] * shape_.expert_words : 0);
-    Int sums[2][MAX_ROWS];
     for (Int g = 0; g < c.groups; ++g) {
-      Int* sum = sums[g & 1];
+      Int* sum = sums_[g & 1].data();
       weights_.multiply(base + g * c.blocks, c.blocks, &slots_[c.slot], sum);
       if (c.func == Func::HEAD)
         std::copy(sum, sum + std::min(shape_.rows, shape_.vocab - g * shape_.rows), &logits_[g * shape_.rows]);
       else if (c.func != Func::SITU)
         finish(c, g, sum);
       else if (g & 1)
-        situ(c, g / 2, sums[0], sums[1]);
+        situ(c, g / 2);
     }
   }
 
@@ -96,18 +96,19 @@ class Chip {
 
   // Lane function and write-back of row group g.
   void finish(const ArrayCommand& c, Int g, Int* sum) {
-    Int* history = &history_[(c.constant + g) * shape_.rows * 3 * (c.func == Func::CONV)];
-    const Int* constants = &lane_constants_[(c.constant + g) * shape_.rows * LANE_CONSTS * uses_constants(c.func)];
-    for (Int r = 0; r < shape_.rows; ++r)
-      sum[r] = lane(c.func, sum[r], history + 3 * r, constants + LANE_CONSTS * r);
+    const Int word = uses_constants(c.func) ? c.constant + g : 0;
+    for (Int r = 0; r < shape_.rows; ++r) sum[r] = lane(c.func, sum[r], word * shape_.rows + r);
     write(c, g, sum);
   }
 
-  Int lane(Func func, Int x, Int* past, const Int* constants) const {
+  // `place`: which row's constants and history.
+  Int lane(Func func, Int x, Int place) {
+    const Int* constants = &lane_constants_[place * LANE_CONSTS];
     switch (func) {
       case Func::GATE:
         return lanes_.gate(x);
       case Func::CONV: {
+        Int* past = &history_[place * 3];
         const Int y = lanes_.silu(Lanes::conv(past, x, constants));
         past[0] = past[1], past[1] = past[2], past[2] = x;
         return y;
@@ -119,10 +120,11 @@ class Chip {
     }
   }
 
-  void situ(const ArrayCommand& c, Int pair, const Int* gate, const Int* up) {
-    Int hidden[MAX_ROWS];
-    for (Int r = 0; r < shape_.rows; ++r) hidden[r] = lanes_.situ(gate[r], up[r]);
-    write(c, pair, hidden);
+  // Groups alternate gate and up.
+  void situ(const ArrayCommand& c, Int pair) {
+    Vector &gate = sums_[0], &up = sums_[1];
+    for (Int r = 0; r < shape_.rows; ++r) gate[r] = lanes_.situ(gate[r], up[r]);
+    write(c, pair, gate.data());
   }
 
   void write(const ArrayCommand& c, Int group, const Int* y) {
@@ -255,8 +257,8 @@ class Chip {
       return in_range("weights", c.base, (shape_.vocab + per_word - 1) / per_word, weights_.words());
     }
     in_range("picked experts", c.expert, 0, shape_.top_k);
-    in_range("weights", c.base, c.groups * c.blocks, weights_.words());
-    if (c.expert) in_range("weights", c.base, (shape_.experts - 1) * shape_.expert_words, weights_.words());
+    const Int last_expert = c.expert ? (shape_.experts - 1) * shape_.expert_words : 0;
+    in_range("weights", c.base, last_expert + c.groups * c.blocks, weights_.words());
     in_range("operand slots", c.slot, c.blocks, SLOTS);
     if (uses_constants(c.func)) in_range("lane constants", c.constant, c.groups, lane_words_);
     const Int results = c.func == Func::SITU ? c.groups / 2 : c.groups;
@@ -275,8 +277,10 @@ class Chip {
     }
     in_range("vector registers", 0, c.segments * BLOCK, shape_.lanes);
     if (c.src == Source::C) in_range("context", 0, c.segments, shape_.mla_heads);
-    if (c.src == Source::MIX && c.combine == Combine::EXPERTS) in_range("picked experts", 0, c.n, shape_.top_k);
-    if (c.src == Source::MIX && c.combine == Combine::RESIDUAL) in_range("scores", 0, c.n, shape_.snapshots + 1);
+    if (c.src == Source::MIX && c.combine == Combine::EXPERTS)
+      in_range("picked experts", 1, c.n - 1, shape_.top_k);
+    else if (c.src == Source::MIX)
+      in_range("scores", 1, c.n - 1, shape_.snapshots + 1);
     if (c.out == Out::SLOTS) in_range("operand slots", c.slot, c.segments, SLOTS);
     if (c.out == Out::KDA_K || c.out == Out::KDA_Q) in_range("KDA heads", 0, c.segments, shape_.kda_heads);
     if (c.out == Out::CACHE) in_range("MLA layers", c.layer, 1, shape_.mla_layers);
@@ -285,8 +289,6 @@ class Chip {
   void check(const KdaCommand& c) const { in_range("KDA layers", c.layer, 1, shape_.kda_layers); }
   void check(const MlaCommand& c) const { in_range("MLA layers", c.layer, 1, shape_.mla_layers); }
   void check(const RouterCommand& c) const { in_range("MoE layers", c.layer, 1, shape_.moe_layers); }
-
-  static constexpr Int MAX_ROWS = 128;
 
   const Shape shape_;
   const Functions functions_;
@@ -309,7 +311,9 @@ class Chip {
   Vector scores_;
   std::vector<MxBlock> slots_;
   Vector o_, history_;  // history: VEC [lane word][row][3], oldest first
-  Vector logits_, work_;
+  Vector logits_;
+  std::vector<Vector> sums_;  // of the last two row groups
+  Vector work_;               // operand of a FLOW on its way
   Int position_ = 0, token_ = 0;
 };
 

@@ -289,6 +289,8 @@ def test_images_of_another_chip_are_refused():
     [
         ("array", 3, "base", 2000, "weights"),
         ("array", 3, "slot", 8, "operand slots"),
+        ("array", 3, "expert", 3, "picked experts"),
+        ("array", 22, "base", 270, "weights"),  # an expert: the last one would end at 292 of 287
         ("array", 3, "group0", 2, "vector registers"),
         ("vector", 3, "constant", 200, "vector constants"),
         ("vector", 3, "segments", 2, "vector registers"),

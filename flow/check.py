@@ -198,7 +198,7 @@ def _rounded(value: float, up: bool) -> float:
     if value == 0:
         return 0.0
     scale = 10.0 ** (3 - math.floor(math.log10(abs(value))))
-    rounded = (math.ceil if up else math.floor)(value * scale) / scale
+    rounded = (math.ceil if up else math.floor)(round(value * scale, 6)) / scale
     return float(f"{rounded:.10g}")
 
 

@@ -16,7 +16,7 @@ from golden.files import replaced_file
 
 @dataclass(frozen=True)
 class Row:
-    """One thing of all runs: None where a run has it not. ``changes``: relative to the first run, None without both."""
+    """One thing of all runs: None where a run has it not."""
 
     name: str
     values: tuple[float | int | str | None, ...]
@@ -26,13 +26,18 @@ class Row:
         return len(set(self.values)) == 1
 
     @property
-    def changes(self) -> tuple[float | None, ...]:
-        return tuple(_change(self.values[0], value) for value in self.values)
+    def changes(self) -> tuple[str, ...]:
+        """Change of each value from the first: of slacks the difference, of other numbers a share; else empty."""
+        slack = "slack" in self.name or "__timing__" in self.name
+        return tuple(_change(self.values[0], value, slack) for value in self.values)
 
 
-def _change(first: Any, value: Any) -> float | None:
-    numbers = all(isinstance(x, int | float) for x in (first, value))
-    return value / first - 1 if numbers and first else None
+def _change(first: Any, value: Any, slack: bool) -> str:
+    if not all(isinstance(x, int | float) for x in (first, value)) or value == first:
+        return ""
+    if slack:
+        return f"{value - first:+.3g}"
+    return f"{100 * (value / first - 1):+.1f} %" if first else ""
 
 
 def names(runs: Sequence[Run]) -> list[str]:
@@ -91,32 +96,24 @@ def _listed(found: Iterable[Row]) -> dict[str, list[Any]]:
 
 def text(runs: Sequence[Run], called: Sequence[str]) -> str:
     """The headlines as a table of text, then the metrics that differ."""
-    head = ["", *called]
-    table = [["state", *(run.state for run in runs)]]
-    table += [
-        [f"{line.name} ({line.unit})", *(_cell(line.shown(_number(v)), c) for v, c in _pairs(row))]
-        for line, row in headlines(runs)
-    ]
-    differ = [row for row in rows(runs, lambda run: dict(sorted(run.metrics.items()))) if not row.same]
-    table += [[row.name, *(_cell("" if v is None else page.figure(v), c) for v, c in _pairs(row))] for row in differ]
-    widths = [max(len(line[i]) for line in [head, *table]) for i in range(len(head))]
+    table = [["", *called], ["state", *(run.state for run in runs)]]
+    for line, row in headlines(runs):
+        table.append([f"{line.name} ({line.unit})", *_cells(row, line.shown)])
+    for row in rows(runs, lambda run: dict(sorted(run.metrics.items()))):
+        if not row.same:
+            table.append([row.name, *_cells(row, page.figure)])
+    first, *widths = (max(map(len, column)) for column in zip(*table, strict=True))
     return "\n".join(
-        "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]).rstrip()
-        for line in [head, *table]
+        "  ".join([name.ljust(first), *(cell.rjust(w) for cell, w in zip(cells, widths, strict=True))]).rstrip()
+        for name, *cells in table
     )
 
 
-def _number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) else None
-
-
-def _pairs(row: Row) -> Iterable[tuple[float | int | str | None, float | None]]:
-    """(value, change) of a row; the first run has no change."""
-    return zip(row.values, (None, *row.changes[1:]), strict=True)
-
-
-def _cell(shown: str, change: float | None) -> str:
-    return f"{shown or 'none'}{'' if not change else f' ({100 * change:+.1f} %)'}"
+def _cells(row: Row, show: Callable[[Any], str]) -> list[str]:
+    return [
+        ("none" if value is None else show(value)) + (f" ({change})" if change else "")
+        for value, change in zip(row.values, row.changes, strict=True)
+    ]
 
 
 def html(runs: Sequence[Run], called: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flow.report.derived import CELLS, DIE, MACROS
+from flow.report.derived import CELLS, DIE, MACROS, POWER
 from flow.report.run import RTL, WHOLE, Run
 
 ANNOUNCED: dict[str, Any] = json.loads((Path(__file__).parent / "announced.json").read_text())
@@ -174,8 +174,11 @@ def _cycles(run: Run) -> tuple[float | None, str]:
 
 
 def _power(run: Run) -> list[Line]:
-    total = run.number("finish__power__total")
-    note = _activity(run) if total is not None else "no power: it needs the routed netlist and its activity"
+    opened = f"{WHOLE if run.data.get('blocks') else 'finish'}__{POWER}"
+    total = run.number(opened)
+    note = _activity(run)
+    if total is None:
+        note = "no power: it needs the routed netlist, its blocks' too, and their activity"
     cycles, _ = _cycles(run)
     energy = None if total is None or cycles is None else total * cycles * run.clock_ns
     without = note if total is None else "cycles per token are not known"

@@ -13,7 +13,8 @@ import jinja2
 import numpy as np
 
 from flow import check
-from flow.report import area, paths, pictures
+from flow.report import area, derived, paths, pictures
+from flow.report.derived import DIE
 from flow.report.headline import ANNOUNCED, headline
 from flow.report.pictures import Picture
 from flow.report.run import Run, Table
@@ -24,7 +25,6 @@ CLOCK = ("name", "master", "x_um", "y_um", "kind")
 CONGESTION = ("x_um", "y_um", "horizontal_usage", "horizontal_capacity", "vertical_usage", "vertical_capacity")
 SLACKS = ("corner", "check", "endpoint", "slack_ns")
 CARDS = ("die", "cells + macros, our model", "worst setup slack", "tokens per second", "power", "energy per token")
-POWER = ("unit", "internal_w", "switching_w", "leakage_w")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,9 @@ def _part(run: Run, title: str, step: str, name: str, draw: Callable[[], Picture
 def layout(run: Run) -> Part:
     """The layout's picture."""
     file = run.file("layout", "layout.png")
-    return _part(run, "Layout", "layout", "layout.png", lambda: pictures.layout(file) if file else None)
+    die = run.last(DIE)
+    words = f"Die of {die.value * 1e-6:.4g} mm2." if die else ""
+    return _part(run, "Layout", "layout", "layout.png", lambda: pictures.layout(file, words) if file else None)
 
 
 def density(run: Run) -> Part:
@@ -198,15 +200,11 @@ def treemap(run: Run, tree: Mapping[str, Any] | None) -> Part:
     return _part(run, "Area by unit", "synth", "synthesis.json", draw)
 
 
-def _power_table(run: Run) -> Table | None:
-    return run.table("power", "power.csv", POWER, ("unit",))
-
-
 def power(run: Run) -> Part:
     """Power by unit."""
 
     def draw() -> Picture | None:
-        table = _power_table(run)
+        table = derived.power_table(run)
         return None if table is None or not len(table["unit"]) else pictures.power_bars(table, "")
 
     return _part(run, "Power by unit", "power", "power.csv", draw)
@@ -214,7 +212,7 @@ def power(run: Run) -> Part:
 
 def power_units(run: Run) -> list[dict[str, Any]]:
     """Power by unit in mW and as a share, the largest first."""
-    table = _power_table(run)
+    table = derived.power_table(run)
     if table is None:
         return []
     total = table["internal_w"] + table["switching_w"] + table["leakage_w"]

@@ -53,7 +53,8 @@ class TimingPath:
 
 def _leg(leg: Leg) -> str:
     buffers = f", {leg.buffers} to buffer" if leg.buffers else ""
-    return f"{leg.unit} ({leg.delay_ns:.2f} ns, {leg.cells} cell{'s' if leg.cells != 1 else ''}{buffers})"
+    cells = f"{leg.cells} cell{'s' if leg.cells != 1 else ''}{buffers}" if leg.cells else "wires only"
+    return f"{leg.unit} ({leg.delay_ns:.2f} ns, {cells})"
 
 
 def worst(run: Run, number: int = 10) -> list[TimingPath]:
@@ -112,8 +113,7 @@ def _path(corner: str, check: str, found: dict[str, Any], design: str) -> Timing
         stages = found["stages"]
         slack = float(found["slack_ns"])
         arrivals = [float(stage["arrival_ns"]) for stage in stages]
-        ends = [stages[0], stages[-1]] if stages else []
-        start, end = (_end(stage, stages, design) for stage in ends) if ends else ("", "")
+        start, end = (_end(stages[0], stages, design), _end(stages[-1], (), design)) if stages else ("", "")
         legs = tuple(_legs(stages, design))
         wire = _wire(stages)
     except (KeyError, TypeError, ValueError) as problem:
@@ -129,7 +129,7 @@ def unit_of(instance: str, design: str) -> str:
 
 
 def _end(stage: dict[str, Any], stages: Sequence[dict[str, Any]], design: str) -> str:
-    """Start or end of a path: a port, a register by its net's name where it has one, a macro."""
+    """Start or end of a path: a port, a macro, or a register, by the name of its output where that is in ``stages``."""
     if not stage["instance"]:
         return f"port {stage['pin']}"
     where = unit_of(stage["instance"], design)

@@ -74,7 +74,7 @@ def _finish(figure: Figure, words: str, kind: str = "png") -> Picture:
     return Picture(_uri("svg+xml" if kind == "svg" else "png", out.getvalue()), words)
 
 
-def layout(file: Path) -> Picture:
+def layout(file: Path, words: str) -> Picture:
     """The layout as a JPEG small enough to be carried along; raises ReportError."""
     try:
         image = Image.open(file).convert("RGB")
@@ -87,7 +87,7 @@ def layout(file: Path) -> Picture:
         out = io.BytesIO()
         small.save(out, format="JPEG", quality=85, optimize=True)
         if len(out.getvalue()) <= LAYOUT_BYTES:
-            return Picture(_uri("jpeg", out.getvalue()), "layout")
+            return Picture(_uri("jpeg", out.getvalue()), words)
         side = side * 4 // 5
 
 

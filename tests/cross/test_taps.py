@@ -67,6 +67,20 @@ def faulty_image(chip, loaded, label, bits):
     return image.pack(contents, chip.shape, chip.sizes)
 
 
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["--config", "nano-kpu"], "no chip can be generated"),
+        (["--config", "micro-k3", "--prompt", ""], "give at least one token"),
+        (["--config", "micro-k3", "--tokens", ",".join(["5"] * 65)], "65 tokens do not fit the context of 64"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_compiled(capsys, monkeypatch, arguments, message):
+    monkeypatch.setattr(taps, "compiled", lambda *_: pytest.fail("compiled"))
+    code, out, err = run(capsys, *arguments)
+    assert code == 2 and out == "" and message in err and err.count("\n") == 1
+
+
 def test_a_missing_compiler_is_one_line(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(rtl, "SIMULATIONS", tmp_path / "sim")
     monkeypatch.setenv("PATH", str(tmp_path))

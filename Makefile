@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup test verify lint demo bench clean
+.PHONY: setup test verify crosscheck lint demo bench clean
 
 setup: $(READY)
 
@@ -30,6 +30,10 @@ test: lint
 # everything, the long simulations too
 verify: lint
 	$(BIN)/python -m pytest -m "slow or not slow" --durations=25
+
+# the cycle simulator against the RTL: whole contexts, other rows, lanes and banks (about an hour from cold)
+crosscheck: setup
+	$(BIN)/python -m pytest -m "slow or not slow" --durations=10 tests/cross/test_cycles.py
 
 # under 5 minutes after set-up
 demo: setup

@@ -88,6 +88,38 @@ def generate(
 
 
 @app.command()
+def sim(
+    prompt: Annotated[str | None, typer.Argument(help="Text to continue.")] = None,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="How many tokens to make.")] = 32,
+    config: Config = None,
+    checkpoint: Checkpoint = None,
+    as_json: AsJson = False,
+    trace: Annotated[Path | None, typer.Option("--trace", help="Perfetto trace to write.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Page to write: timeline of a token.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Replace a parameter: array.rows=32 (again for more).")
+    ] = None,
+    timing_only: Annotated[bool, typer.Option("--timing-only", help="No weights, no tokens: cycles alone.")] = False,
+    bench: Annotated[bool, typer.Option("--bench", help="Cycles per second of RTL in Verilator and of this.")] = False,
+    what_if: Annotated[
+        Path | None, typer.Option("--what-if", help="Write a table of changed chips instead; no prompt.")
+    ] = None,
+) -> None:
+    """The chip by the clock cycle, without its RTL: text, cycles per token, and where they went.
+
+    JSON keys: those of 'generate', projection (settings that no RTL can be generated for), metrics, critical_path and
+    roofline of the last position.
+    """
+    from flow.commands import simulate as command
+
+    command.run(
+        command.Options(
+            prompt, tokens, config, checkpoint, settings or [], as_json, trace, html, what_if, timing_only, bench
+        )
+    )
+
+
+@app.command()
 def logits(
     tokens: Tokens,
     out: Annotated[Path, typer.Option("-o", "--out", help=".npz file to write.")],

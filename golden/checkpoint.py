@@ -448,7 +448,7 @@ class LoadedModel:
     source: str
 
 
-def _load_tokenizer(file: Path, cfg: ModelConfig) -> Tokenizer | None:
+def load_tokenizer(file: Path, cfg: ModelConfig) -> Tokenizer | None:
     """A tokenizer.json, None when there is none or it knows more tokens than the model."""
     if not file.is_file():
         return None
@@ -495,13 +495,13 @@ def load_preset_model(
         assert cfg is not None
         state = build_model(cfg, seed=seed).state_dict()
         state = snap(cfg, state) if cfg.weight_format == "mxfp4" else state
-        tokenizer = _load_tokenizer(CHECKPOINTS / "nano-k3" / TOKENIZER, cfg)
+        tokenizer = load_tokenizer(CHECKPOINTS / "nano-k3" / TOKENIZER, cfg)
         return LoadedModel(cfg, hardware, state, tokenizer, f"seeded random weights (seed {seed}): {why}")
     found, state = load_checkpoint(folder)
     if cfg is not None and (different := _difference(cfg, found)):
         raise CheckpointError(f"{folder} is not a checkpoint of preset {cfg.name}: {different}")
     cfg = cfg or found
-    return LoadedModel(cfg, hardware, state, _load_tokenizer(folder / TOKENIZER, cfg), f"checkpoint {folder.name}")
+    return LoadedModel(cfg, hardware, state, load_tokenizer(folder / TOKENIZER, cfg), f"checkpoint {folder.name}")
 
 
 def export(weights: Path | str, folder: Path | str, preset: str | Path, tokenizer: Path | str | None = None) -> None:

@@ -1,9 +1,8 @@
 """cocotb bench behind ``nanok3 generate --on rtl``: the host side of one free-running decode through the AXI ports.
 
 Parameters (see sim.decode): ``image`` (file), ``prompt`` (token ids), ``count``, ``logits`` (stream them too),
-``progress`` (file that gets a line per token).  Reports: ``before_reset``
-(the start values of some outputs), ``tokens``, ``edges`` (number of the clock edge of each
-token's first valid beat), ``counters``, and ``logits`` when asked for.
+``progress`` (file that gets a line per token).  Reports: ``before_reset`` (sim.host.output_values), ``tokens``,
+``edges`` (number of the clock edge of each token's first valid beat), ``counters``, and ``logits`` when asked for.
 """
 
 from pathlib import Path
@@ -14,7 +13,7 @@ from cocotb.utils import get_sim_time
 
 from hw.control.registers import Flag, Status
 from hw.image import load
-from sim.host import Host
+from sim.host import Host, output_values
 from sim.verilator import parameters, report, start
 
 PERIOD_NS = 10
@@ -33,18 +32,12 @@ async def watch_tokens(dut, count, progress):
     return seen
 
 
-def start_values(dut):
-    """What the registers behind the data outputs hold before the first clock edge: random, by seed."""
-    outputs = (dut.m_axis_tokens_tdata, dut.m_axis_logits_tdata, dut.s_axil_rdata)
-    return [str(signal.value) for signal in outputs]
-
-
 @cocotb.test()
 async def decode(dut):
     """Load, run, collect."""
     given = parameters()
     await Timer(1, "ns")
-    before = start_values(dut)
+    before = output_values(dut)
     host = Host(dut)
     await start(dut, period_ns=PERIOD_NS)
     await host.load(load(given["image"]))

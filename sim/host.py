@@ -29,6 +29,11 @@ def pauses(seed: int, share: float, length: int = 1) -> Iterator[bool]:
             yield pause
 
 
+def output_values(dut: Any) -> list[str]:
+    """The chip's data outputs.  Before the first clock edge: what the registers behind them start from."""
+    return [str(signal.value) for signal in (dut.m_axis_tokens_tdata, dut.m_axis_logits_tdata, dut.s_axil_rdata)]
+
+
 class Host:
     """AXI masters and sinks on the ports of a chip, or of a part of it that has some of the streams."""
 

@@ -45,7 +45,7 @@ def check(preset, prompt, count, tmp_path, logits, seed=1):
     image.save(tmp_path / rtl.IMAGE, rtl.image_words(chip, loaded))
     tokens, values = twin_run(loaded, prompt, count)
     run = decode(build, tmp_path / rtl.IMAGE, prompt, count, logits=logits, seed=seed)
-    assert run.tokens == tokens
+    assert run.tokens == tokens and len(tokens) == count
     if logits:
         np.testing.assert_array_equal(np.array(run.logits), values)
     for unit in ("array", "vector", "kda", "mla", "router"):
@@ -61,27 +61,21 @@ def test_nano_decodes_16_tokens_with_logits(tmp_path):
     check("nano-k3", ids(PROMPTS[0]), 16, tmp_path, logits=True)
 
 
-def test_start_values_do_not_matter(tmp_path):
-    """Registers and memories start from other random values by seed, and nothing that comes out differs."""
-    one, two = (check("micro-k3", [5, 17, 300], 6, tmp_path, logits=True, seed=seed) for seed in (1, 2))
-    assert one.before_reset != two.before_reset
-    # clock edges count from the simulation's start, where the host's first transfer may shift by one: compare distances
-    assert (one.logits, one.cycles(), one.counters) == (two.logits, two.cycles(), two.counters)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("text", PROMPTS)
 def test_nano_decodes_64_tokens(text, tmp_path):
-    check("nano-k3", ids(text), 64, tmp_path, logits=False)
+    check("nano-k3", ids(text), 64, tmp_path, logits=True)
 
 
 @pytest.mark.slow
 def test_nano_fills_its_context(tmp_path):
-    """256 positions, from two sets of start values."""
+    """256 positions, from two sets of start values, in the same cycles."""
     prompt = ids(PROMPTS[1])
     one, two = (check("nano-k3", prompt, 257 - len(prompt), tmp_path, logits=True, seed=seed) for seed in (1, 2))
     assert one.before_reset != two.before_reset
-    assert (one.logits, one.counters) == (two.logits, two.counters)
+    assert len(one.logits) == 256
+    # clock edges count from the simulation's start, where the host's first transfer may shift by one: compare distances
+    assert (one.tokens, one.logits, one.cycles(), one.counters) == (two.tokens, two.logits, two.cycles(), two.counters)
 
 
 @pytest.mark.slow

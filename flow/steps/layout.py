@@ -430,7 +430,7 @@ def annotation(report: str) -> Metrics:
     total = sum(counts.values())
     if not total:
         raise StepFailed("OpenSTA reports no pins with activity")
-    return {"power__activity__annotated__share": round(1 - counts.get("unannotated", 0) / total, 4)}
+    return {"finish__power__activity__annotated__share": round(1 - counts.get("unannotated", 0) / total, 4)}
 
 
 class Abstract(OpenRoadStep):

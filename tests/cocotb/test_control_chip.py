@@ -145,3 +145,19 @@ def test_chip_equals_twin(preset, rows, positions, rows_of, memories, tmp_path):
         reports.append(done.reports)
     check_cycles(all_runs, counted)
     check_start_values(reports, memories)
+
+
+@SLOW
+@pytest.mark.parametrize("what,reason", [("logits", "logits of position 2"), ("tokens", "AssertionError")])
+def test_a_wrong_expectation_is_noticed(what, reason, tmp_path):
+    """One logit that is an ulp off, or another token: the bench fails."""
+    chip = Chip("micro-k3", None, None, tmp_path)
+    run = chip.run([1, 2, 3], 2, Flag.STREAM_LOGITS, [])
+    wrong = dict(run, logits=[list(row) for row in run["logits"]], tokens=list(run["tokens"]))
+    if what == "logits":
+        wrong["logits"][2][509] += 1
+    else:
+        wrong["tokens"][1] ^= 1
+    parameters = {"image": str(chip.image), "runs": [run, wrong]}
+    with pytest.raises(verilator.BenchFailed, match=reason):
+        rtl.compiled(chip.design).simulate(BENCH, parameters=parameters, tests=["stalled_runs"])

@@ -12,6 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
@@ -195,11 +196,8 @@ def _limit(value: float, recipe: Recipe, clock_ns: float) -> float:
 
 def _rounded(value: float, up: bool) -> float:
     """Four significant digits, away from the figure, so that the run itself keeps the rule."""
-    if value == 0:
-        return 0.0
-    scale = 10.0 ** (3 - math.floor(math.log10(abs(value))))
-    rounded = (math.ceil if up else math.floor)(round(value * scale, 6)) / scale
-    return float(f"{rounded:.10g}")
+    context = Context(prec=4, rounding=ROUND_CEILING if up else ROUND_FLOOR)
+    return float(context.create_decimal(f"{value:.10g}"))
 
 
 def update(run: Run, path: Path = RULES) -> list[str]:

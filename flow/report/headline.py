@@ -189,10 +189,10 @@ def _power(run: Run) -> list[Line]:
 
 
 def _activity(run: Run) -> str:
-    """Where the activity of a power figure is from, and of how many nets."""
-    source = run.text("finish__power__activity__source") or "activity not stated"
-    share = run.number("finish__power__annotated__share")
-    return source if share is None else f"{source}, {100 * share:.1f} % of nets annotated"
+    """Where the activity of a power figure is from, and of how many pins."""
+    tokens, share = run.number("netlistsim__tokens"), run.number("finish__power__activity__annotated__share")
+    source = "activity not stated" if tokens is None else f"activity of a decode of {tokens:.0f} tokens on the netlist"
+    return source if share is None else f"{source}, {100 * share:.1f} % of pins annotated"
 
 
 def _times(value: float | None, scale: float) -> float | None:

@@ -37,6 +37,14 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Simulated:
+    """What the simulation of a netlist came to, and whether the netlist is the one that was signed off."""
+
+    words: str
+    signed_off: bool
+
+
+@dataclass(frozen=True)
 class Warnings:
     """Warnings of one step that have the same code (or text)."""
 
@@ -77,6 +85,7 @@ def html(run: Run) -> str:
         .render(
             run=run,
             lines=lines,
+            simulated=simulated(run),
             cards=[line for line in lines if line.name.startswith(CARDS) and line.value is not None],
             announced=ANNOUNCED,
             checked=check.check(run, check.read()),
@@ -176,6 +185,18 @@ def slacks(run: Run) -> Part:
         return pictures.slack_histogram(table, f"{len(table['slack_ns']):,} endpoints, {late:,} with negative slack.")
 
     return _part(run, "Slack of all endpoints", "signoff", "slacks.csv", draw)
+
+
+def simulated(run: Run) -> Simulated | None:
+    """The netlist's simulation, None where there was none."""
+    if not run.has("netlist_sim"):
+        return None
+    tokens, edges, bits, wrong = (
+        figure(run.metrics.get(f"netlistsim__{name}", "an unknown number of"))
+        for name in ("tokens", "edges", "bits__compared", "edges__wrong")
+    )
+    words = f"{tokens} tokens, {edges} clock edges, {bits} bits compared with the RTL's, {wrong} edges differ"
+    return Simulated(words, run.text("netlistsim__netlist__sha256") == run.netlist_sha256)
 
 
 def corners(run: Run) -> dict[str, dict[str, float]]:

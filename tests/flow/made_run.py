@@ -27,6 +27,7 @@ STEPS = (
     "fill",
     "parasitics",
     "signoff",
+    "netlist_sim",
     "power",
     "layout",
 )
@@ -75,10 +76,16 @@ METRICS: dict[str, dict[str, Any]] = {
         "finish__design__instance__area__macros": 9100.0,
         "finish__netlist__sha256": "cd" * 32,
     },
+    "netlist_sim": {
+        "netlistsim__netlist__sha256": "cd" * 32,
+        "netlistsim__edges": 12345,
+        "netlistsim__edges__wrong": 0,
+        "netlistsim__bits__compared": 987654,
+        "netlistsim__tokens": 4,
+    },
     "power": {
         "finish__power__total": 0.0125,
-        "finish__power__annotated__share": 0.98,
-        "finish__power__activity__source": "decode of 4 tokens",
+        "finish__power__activity__annotated__share": 0.98,
     },
 }
 WARNINGS = {

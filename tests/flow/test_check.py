@@ -122,7 +122,7 @@ def test_the_shipped_rules_hold_what_is_asked_of_the_chip(tmp_path):
         ("detailedroute__route__drc_errors", "==", 0),
         ("finish__timing__setup__ws", ">=", 0),
         ("finish__timing__hold__ws", ">=", 0),
-        ("finish__power__annotated__share", ">=", 0.95),
+        ("finish__power__activity__annotated__share", ">=", 0.95),
     ):
         assert bars[metric] == Rule(metric, value, compare, "error")
     assert check.check(load(made_run.make(tmp_path / "nano-k3", design="nano-k3")), rules).verdicts

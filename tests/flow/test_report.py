@@ -82,7 +82,7 @@ def test_headline_of_a_signed_off_chip(whole, decode):
     assert round(found["tokens per second"].announced) == 8721
     assert found["power"].value == pytest.approx(12.5)
     assert found["energy per token"].value == pytest.approx(0.0125 * 1000 * 10)  # W, cycles, ns
-    assert "98.0 % of nets" in found["energy per token"].note
+    assert "decode of 4 tokens on the netlist, 98.0 % of pins" in found["energy per token"].note
     for line in found.values():
         assert line.comparable.split(":")[0] in ("yes", "in part", "no")
         assert line.note
@@ -169,9 +169,21 @@ def test_the_page_has_everything_and_loads_nothing(tmp_path, decode):
     for warning in ("bins are <full>", "bins are fuller", "a plain one", "no clock on a & b"):
         assert warning in shown.words
     assert "bins are &lt;full&gt;" in text
-    for words in ("signed off", "openroad", "made up", "finish__power__total", "2,048.0", "nano-kpu", "98.0 % of nets"):
+    for words in ("signed off", "openroad", "made up", "finish__power__total", "4,096.0", "nano-kpu", "98.0 % of pins"):
         assert words in shown.words
     assert "None:" not in shown.words.replace("None: no decode", "")
+
+
+def test_the_page_tells_when_another_netlist_was_simulated(whole):
+    def said():
+        return " ".join(Page(page.html(load(whole))).words.split())
+
+    assert (
+        "4 tokens, 12,345 clock edges, 987,654 bits compared with the RTL's, 0 edges differ; the netlist is the"
+        in said()
+    )
+    made_run.measure(whole, netlistsim__netlist__sha256="ef" * 32, netlistsim__edges__wrong=3)
+    assert "3 edges differ; the netlist is not the one that was signed off" in said()
 
 
 def test_the_page_says_what_is_not_there(tmp_path):
@@ -315,7 +327,7 @@ def test_runs_side_by_side(tmp_path):
     found = compare.plain(runs, names)
     assert found["headline"]["cells"]["values"] == pytest.approx([0.0192, 0.02112])
     assert found["headline"]["power"]["values"] == [pytest.approx(12.5), None]
-    assert found["seconds"]["power"] == [2048.0, None]
+    assert found["seconds"]["power"] == [4096.0, None]
     text = compare.text(runs, names)
     assert re.search(r"cells \(mm2\) +0.0192 +0.0211 \(\+10.0 %\)", text)
     assert re.search(r"worst hold slack \(ns\) +0.0420 +-0.0100 \(-0.052\)", text)

@@ -17,7 +17,7 @@ from typing import Any
 
 from hw.params import Params
 from hw.program import UNITS, Program, Step
-from hw.timing import Timing, kda_cycles, mla_cycles, mla_groups, vector_cycles, vector_take
+from hw.timing import Hazard, Timing, kda_cycles, mla_cycles, mla_groups, vector_cycles, vector_take
 from sim.streams import Willing, always
 
 
@@ -128,11 +128,9 @@ class ArrayUnit:
 
     def _last_word(self, func: str, latency: int, cycle: int, split: Split) -> int:
         """Cycle of a group's last word, which is ready to go in ``cycle``."""
+        hazards = [h for h in self.t.array.hazards if h.func == func]
         while True:
-            blocking = [
-                h for h in self.t.array.hazards
-                if h.func == func and any(at == cycle - h.distance and f in h.after for at, f in self.ended)
-            ]  # fmt: skip
+            blocking = [h for h in hazards if self._meets(h, cycle)]
             if not blocking and cycle + latency > self.written:
                 break
             if blocking and all(h.memory for h in blocking):
@@ -143,6 +141,9 @@ class ArrayUnit:
         self.written = cycle + latency
         self.ended.append((cycle, func))
         return cycle
+
+    def _meets(self, h: Hazard, cycle: int) -> bool:
+        return any(at == cycle - h.distance and func in h.after for at, func in self.ended)
 
     def _head(self, last: int, latency: int) -> None:
         """A group's logits go to the head in ``last + latency``."""

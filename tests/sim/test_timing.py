@@ -6,11 +6,13 @@ That its cycles are the RTL's is shown in tests/cross/test_cycles.py.
 import dataclasses
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 from functools import cache
 
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
 
 from flow import cli
 from golden.config import ConfigError
@@ -263,6 +265,25 @@ def test_a_trace_holds_every_command_with_its_names(tmp_path):
             if s.unit == unit
         ]
         assert seen[unit] == expected
+
+
+TRACE_PROCESSOR = shutil.which("trace_processor_shell") or shutil.which("trace_processor")
+
+
+@pytest.mark.skipif(TRACE_PROCESSOR is None, reason="Perfetto's trace processor is not installed; no package brings it")
+def test_perfettos_trace_processor_reads_it(tmp_path):
+    one = Run(made()[1], Request([1, 2], count=2))
+    with TraceFile(tmp_path / "run.pftrace", "micro-k3") as trace:
+        for step in one.steps():
+            trace.add(step)
+    config = TraceProcessorConfig(bin_path=TRACE_PROCESSOR)
+    with TraceProcessor(trace=str(tmp_path / "run.pftrace"), config=config) as processor:
+        rows = list(processor.query("select slice.name, ts, dur, category from slice"))
+        errors = list(processor.query("select name, value from stats where severity = 'error' and value > 0"))
+    assert not errors
+    expected = [(str(name(s.step.label)), CYCLE_NS * s.busy) for step in one.result.steps for s in step.timing.slices]
+    found = [(row.name, row.dur) for row in rows if row.category not in ("stall", "position")]
+    assert sorted(found) == sorted(expected)
 
 
 def test_what_an_interrupted_run_leaves_can_be_read(tmp_path):

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from amaranth.hdl import Elaboratable, Module, Mux, ResetInserter, Signal
-from amaranth.lib import wiring
+from amaranth.hdl import ClockDomain, DomainRenamer, Elaboratable, Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
+from hw.block import Block
 from hw.control.axi import connect_ports, lite_ports, stream_ports
 from hw.control.control import Control
 from hw.control.issuer import Sequencer
@@ -74,7 +74,7 @@ WIRES = (
 )
 
 
-class Nanok3(wiring.Component):
+class Nanok3(Block):
     """A chip of parameters ``p`` that runs ``program``.
 
     Ports, besides clk and rst (synchronous, active high)
@@ -113,13 +113,13 @@ class Nanok3(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: Any) -> Elaboratable:
+    def body(self, platform: Any) -> Elaboratable:
         m = Module()
         m.submodules.control = control = self.control
         m.submodules.weights = self.weights
+        self._domains(m)
         for name, unit in self.units.items():
-            m.submodules[name] = wrapped = ResetInserter(control.reset_units)(unit)
-            wrapped.module_name = name  # of the emitted module
+            m.submodules[name] = DomainRenamer("units")(unit)
         for prefix in ("s_axil", "s_axis_image", "s_axis_prompt", "m_axis_tokens"):
             connect_ports(m, self, control, prefix)
         parts = {"control": control, **self.units}
@@ -130,6 +130,13 @@ class Nanok3(wiring.Component):
         self._weights(m)
         self._logits(m)
         return m
+
+    def _domains(self, m: Module) -> None:
+        """Domain ``units``: the chip's clock, the very same signal, and a reset that a soft reset gives too."""
+        m.domains.sync = sync = ClockDomain()
+        m.domains.units = units = ClockDomain()
+        units.clk = sync.clk
+        m.d.comb += units.rst.eq(sync.rst | self.control.reset_units)
 
     def _issue(self, m: Module, name: str) -> None:
         """Commands of one unit."""

@@ -271,17 +271,21 @@ def report(**values: Any) -> None:
 async def start(dut: Any, *, cycles: int = 3, period_ns: int = 10, before: Callable[[], None] | None = None) -> Any:
     """Start the clock, hold reset ``cycles`` cycles and release it; returns the clock.
 
-    Inputs keep their random initial values unless ``before`` sets them; it is called first.
+    Inputs keep their random initial values unless ``before`` sets them; it is called first. A design without a reset
+    pin just gets the clock.
     """
     from cocotb.clock import Clock
     from cocotb.triggers import ClockCycles, RisingEdge
 
     if before is not None:
         before()
-    dut.rst.value = 1
+    reset = getattr(dut, "rst", None)
+    if reset is not None:
+        reset.value = 1
     clock = Clock(dut.clk, period_ns, unit="ns")
     clock.start()
     await ClockCycles(dut.clk, cycles)
-    dut.rst.value = 0
+    if reset is not None:
+        reset.value = 0
     await RisingEdge(dut.clk)
     return clock

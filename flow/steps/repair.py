@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hw.dedup import RtlilModule
+from flow.steps.rtlil import RtlilModule
 from hw.memory.macro_model import MacroSpec, cost
 
 BUFFER_CELL = "BUF_X4"

@@ -24,8 +24,8 @@ import typer
 from rich.console import Console
 
 from flow.nangate45 import library as nangate45
-from flow.steps import repair, sta
-from hw import dedup, yosys
+from flow.steps import repair, rtlil, sta
+from hw import yosys
 from hw.emit import BLACKBOXES, LIBERTY, MACROS, MODELS, plain_header
 from hw.memory.macro_model import PRICE_BITS_PER_UM2
 
@@ -230,7 +230,7 @@ def _synthesise(
     largest_first = sorted(kept, key=lambda name: -(work / f"{name}.front.il").stat().st_size)
     with ThreadPoolExecutor(workers) as pool:
         mapped = {name: (delay, script) for name, delay, script in pool.map(task, largest_first)}
-    design = [dedup.parse((work / f"{name}.mapped.il").read_text())[0] for name in kept]
+    design = [rtlil.parse((work / f"{name}.mapped.il").read_text())[0] for name in kept]
     added = repair.repair(
         design,
         repair.read_pins(lib),
@@ -338,7 +338,7 @@ def _nodes(root: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _versions(config: SynthConfig) -> dict[str, str]:
     program = sta.executable(config.sta_program)
-    sources = (__file__, sta.__file__, repair.__file__, nangate45.__file__)
+    sources = (__file__, rtlil.__file__, repair.__file__, sta.__file__, nangate45.__file__)
     return {
         "pyosys": importlib.metadata.version("pyosys"),
         "opensta": sta.version(program) if program else "missing",

@@ -3,8 +3,10 @@
 from typing import Any
 
 from amaranth.hdl import Module, Signal
-from amaranth.lib import enum, wiring
+from amaranth.lib import enum
 from amaranth.lib.wiring import In, Out
+
+from hw.block import Block
 
 LITE_ADDRESS_BITS = 10
 
@@ -45,7 +47,7 @@ def connect_ports(m: Module, outer: Any, inner: Any, prefix: str) -> None:
             m.d.comb += inside.eq(outside) if member.flow == In else outside.eq(inside)
 
 
-class AxiLite(wiring.Component):
+class AxiLite(Block):
     """AXI4-Lite slave: turns transactions into one-cycle register accesses.
 
     Ports
@@ -77,7 +79,7 @@ class AxiLite(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         self._write_channels(m)
         self._read_channels(m)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Signal, Value
-from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.block import Block
 from hw.control.axi import AxiLite, Response, connect_ports, lite_ports, stream_ports
 from hw.control.counters import Counters
 from hw.control.loader import Loader
@@ -17,7 +17,7 @@ from hw.layouts import LoadBus, Space
 from hw.params import Params
 
 
-class Control(wiring.Component):
+class Control(Block):
     """Registers (hw/control/registers.py), loader, token loop and counters.
 
     Parameters: ``shape`` and ``sizes`` of the image (hw/image.py); ``units``, in the order of the strobes.
@@ -64,7 +64,7 @@ class Control(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         m.submodules.axil = axil = self._axil
         m.submodules.loader = loader = self._loader

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal, Value
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
+
+from hw.block import Block
 
 WIDTH = 32
 
 
-class Counters(wiring.Component):
+class Counters(Block):
     """Counters of a run; all stop for good when ``cycles`` is at its greatest value (after 43 s at 100 MHz).
 
     So the busy, stalled and idle cycles of every unit always sum to ``cycles``.
@@ -46,7 +48,7 @@ class Counters(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         counting = Signal()
         m.d.comb += counting.eq(self.running & ~self.cycles.all())

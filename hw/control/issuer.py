@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
+from hw.block import Block
 from hw.program import Step
 
 
@@ -24,7 +25,7 @@ def count_layout(lengths: Mapping[str, int]) -> data.StructLayout:
     return data.StructLayout({unit: bits_for(length) for unit, length in lengths.items()})
 
 
-class Issuer(wiring.Component):
+class Issuer(Block):
     """Shows the commands of one unit's program in order, each once what it needs is complete.
 
     Parameters
@@ -82,7 +83,7 @@ class Issuer(wiring.Component):
         need = {u: step.need.get(u, 0) for u in self._waits}
         return self._entry().const({"cmd": step.command, "need": need}).as_bits()
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         total = len(self._steps)
         layout = self._entry()
@@ -124,7 +125,7 @@ class Issuer(wiring.Component):
         return entry
 
 
-class Sequencer(wiring.Component):
+class Sequencer(Block):
     """The issuers of all units and the counts of completed commands.
 
     Parameters: ``programs``, steps by unit; ``commands``, payload by unit.
@@ -161,7 +162,7 @@ class Sequencer(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         issuers = list(self._issuers.values())
         counts = Signal(count_layout({u: i.total for u, i in self._issuers.items()}))

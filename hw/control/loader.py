@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
-from amaranth.lib import data, enum, wiring
+from amaranth.lib import data, enum
 from amaranth.lib.wiring import In, Out
 
+from hw.block import Block
 from hw.control.axi import stream_ports
 from hw.control.registers import LoadError
 from hw.image import HEADER_WORDS, Section, header
@@ -39,7 +40,7 @@ def crc32_step(crc: Value, word: Value) -> Value:
     return Cat(*((mixed & mask).xor() for mask in masks))
 
 
-class Loader(wiring.Component):
+class Loader(Block):
     """Checks an image while it streams in and writes its words on the load bus.
 
     Parameters: ``shape``, the chip's shape hash; ``sizes``, its memories (hw.image.sections).
@@ -72,7 +73,7 @@ class Loader(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         state = Signal(State)
         beat = Signal()

@@ -3,9 +3,10 @@
 from typing import Any
 
 from amaranth.hdl import Module, Mux, Signal
-from amaranth.lib import enum, wiring
+from amaranth.lib import enum
 from amaranth.lib.wiring import In, Out
 
+from hw.block import Block
 from hw.control.axi import stream_ports
 from hw.control.registers import Command, Error
 from hw.memory.sram import Sram
@@ -21,7 +22,7 @@ class State(enum.Enum, shape=2):
     RUN = 3  # a position is being computed
 
 
-class TokenLoop(wiring.Component):
+class TokenLoop(Block):
     """Prompt, commands, positions and the token stream.
 
     Ports
@@ -83,7 +84,7 @@ class TokenLoop(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         self._state = Signal(State)
         self._next = Signal(self._p.position_bits)  # the next position to begin

@@ -3,32 +3,16 @@
 from typing import Any
 
 from amaranth.hdl import Cat, ClockSignal, Const, Elaboratable, Instance, Module, Signal
-from amaranth.lib import wiring
 from amaranth.lib.memory import Memory, MemoryData
 from amaranth.lib.wiring import In, Out
 
+from hw.block import Block, VerilogPlatform
 from hw.memory.macro_model import PORTS, MacroSpec, split
 
-__all__ = ["MacroPlatform", "Sram"]
+__all__ = ["Sram"]
 
 
-class MacroPlatform:
-    """Platform that makes every ``Sram`` an instance of macro modules; without it they are Amaranth memories.
-
-    Pass it as ``platform`` when Verilog is generated (``hw.emit.emit_verilog`` does). ``macros`` then maps the names of
-    the macros used to their shapes.
-    """
-
-    def __init__(self) -> None:
-        self.macros: dict[str, MacroSpec] = {}
-
-    def use(self, spec: MacroSpec) -> str:
-        """Record that a macro is used; returns its module name."""
-        self.macros[spec.name] = spec
-        return spec.name
-
-
-class Sram(wiring.Component):
+class Sram(Block):
     """Synchronous SRAM of ``depth`` words of ``width`` bits, in the ``sync`` domain.
 
     Parameters
@@ -55,8 +39,8 @@ class Sram(wiring.Component):
     Contents and outputs are unknown (random under Verilator) until written and read. Latency one cycle, one access
     per port and cycle, no combinational path from input to output.
 
-    Elaboration: with a ``MacroPlatform`` into instances of ``sram_<ports>_<depth>x<width>`` macros, named ``bank_<i>``;
-    else (Amaranth's simulator) into an ``amaranth.lib.memory.Memory`` on ``self.data``, which benches may read and
+    Inside: with a ``VerilogPlatform`` instances of ``sram_<ports>_<depth>x<width>`` macros, named ``bank_<i>``;
+    else (Amaranth's simulator) an ``amaranth.lib.memory.Memory`` on ``self.data``, which benches may read and
     write as ``ctx.get(dut.data[i])`` and ``ctx.set(dut.data[i], word)``.
     """
 
@@ -119,8 +103,8 @@ class Sram(wiring.Component):
             "w_data": In(self.width),
         }
 
-    def elaborate(self, platform: Any) -> Elaboratable:
-        if isinstance(platform, MacroPlatform):
+    def body(self, platform: Any) -> Elaboratable:
+        if isinstance(platform, VerilogPlatform):
             return self._macros(platform)
         return self._memory()
 
@@ -143,10 +127,10 @@ class Sram(wiring.Component):
         m.d.comb += write.en.eq(write_en.replicate(len(mask)) & mask)
         return m
 
-    def _macros(self, platform: MacroPlatform) -> Module:
+    def _macros(self, platform: VerilogPlatform) -> Module:
         """The wrapper on banks of macros."""
         m = Module()
-        name = platform.use(self.macro)
+        name = platform.macro(self.macro)
         padded = self.banks * self.bank_width
         wdata = Signal(padded)
         rdata = Signal(padded)

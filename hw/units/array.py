@@ -1,11 +1,12 @@
 """The matmul array: command sequencing, operand decoding, and the rows with their registers."""
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value, signed
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from golden.fixed.mx import E8M0_BIAS
 from golden.fixed.numbers import VEC
+from hw.block import Block
 from hw.layouts import (
     LANE_ADDR_BITS,
     PICKED,
@@ -59,7 +60,7 @@ def decode_e4m3(m: Module, code: Value, name: str) -> tuple[Signal, Signal]:
     return once, thrice
 
 
-class ArrayUnit(wiring.Component):
+class ArrayUnit(Block):
     """``array_rows`` rows of 32 multiply-accumulates with lane functions and the registers T0..T3 and P.
 
     Ports: see docs/chip.md; commands: hw.layouts.ArrayCommand.
@@ -111,7 +112,7 @@ class ArrayUnit(wiring.Component):
         """Words of the lane-constant and conv-history memories: CONV (q, k, v) and DECAY groups of all KDA layers."""
         return 4 * p.groups * p.kda_layers
 
-    def elaborate(self, platform: object) -> Module:
+    def body(self, platform: object) -> Module:
         m = Module()
         m.submodules.consts, m.submodules.history = self.consts, self.history
         stages = [Signal(Word, name=f"w{i}") for i in range(max(LATENCY.values()) + 1)]

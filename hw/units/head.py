@@ -3,10 +3,11 @@
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from golden.fixed.numbers import VEC
+from hw.block import Block
 from hw.params import Params
 
 __all__ = ["Head"]
@@ -33,7 +34,7 @@ def _larger(m: Module, values: list[tuple[Value, Value]], name: str) -> tuple[Va
     return values[0]
 
 
-class Head(wiring.Component):
+class Head(Block):
     """Running argmax over the groups of logits of one position, and the logits stream.
 
     Ports
@@ -72,7 +73,7 @@ class Head(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         seen = Signal(range(self.groups + 1))
         before = Signal.like(seen)

@@ -7,12 +7,13 @@ lanes of a head, so it comes to them as Booth digits that are made once.
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from golden.fixed.numbers import KEY, NRM, READ, SIG, STATE, UNIT, VEC
 from hw.arith.basic import round_shift, saturate
 from hw.arith.multiply import multiply_add
+from hw.block import Block
 from hw.layouts import KdaCommand, KdaOp, registers, vector
 from hw.memory.sram import Sram
 from hw.params import HEAD, Params
@@ -111,7 +112,7 @@ def add_row(m: Module, a: Value, b: Value, row: Value, place: int, bit: Value, n
     return words
 
 
-class KdaLane(wiring.Component):
+class KdaLane(Block):
     """One value column: three multipliers, the sums k.S and q.S, which READ turns into u and o.
 
     ``state`` is the memory word read in the cycle before, ``alpha``, ``k``, ``q`` the digits that belong to it (k is
@@ -129,7 +130,7 @@ class KdaLane(wiring.Component):
     new_state: Out(STATE.width)
     o: Out(NRM.width)
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         first, read, store = self.control.first, self.control.read, self.control.store
         k_sum = Signal(K_SUM, reset_less=True)
@@ -177,7 +178,7 @@ class KdaLane(wiring.Component):
         return m
 
 
-class KdaTile(wiring.Component):
+class KdaTile(Block):
     """Some lanes of one head: a block that a layout makes once. Ports as ``KdaLane``, side by side."""
 
     def __init__(self, lanes: int = LANES_PER_TILE) -> None:
@@ -195,7 +196,7 @@ class KdaTile(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         for i in range(self.lanes):
             m.submodules[f"lane_{i}"] = lane = KdaLane()
@@ -222,7 +223,7 @@ class KeyControl(data.Struct):
     fetch: 1  # row of a WRITE is read from memory
 
 
-class KdaKeys(wiring.Component):
+class KdaKeys(Block):
     """Keys, query, decay and beta of one head, and the digits its lanes multiply by.
 
     ``k_we`` and ``q_we`` copy ``key``.  In a ``scan`` row the digits of alpha, k, q of that row are in their registers
@@ -243,13 +244,13 @@ class KdaKeys(wiring.Component):
     k_digits: Out(Digits)
     q_digits: Out(Digits)
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         control = self.control
         k = Signal(data.ArrayLayout(KEY.width, HEAD), reset_less=True)
         q = Signal(data.ArrayLayout(KEY.width, HEAD), reset_less=True)
         alpha = Signal(data.ArrayLayout(UNIT.width, HEAD), reset_less=True)
-        beta = Signal(UNIT.width, reset_less=True)
+        beta = Signal(UNIT.width, name="kept_beta", reset_less=True)
         with m.If(self.k_we):
             m.d.sync += k.eq(self.key)
         with m.If(self.q_we):
@@ -270,11 +271,12 @@ class KdaKeys(wiring.Component):
         ]
         product = self._product(m, k_row, q_row, new_beta, beta)
 
-        q_digits = Signal(Digits, reset_less=True)
+        alpha_digits, k_digits, q_digits = (Signal(Digits, name=f"{x}_digits", reset_less=True) for x in "akq")
         k_next = Mux(control.scan, k_row, Mux(control.fetch, product, 0))
-        m.d.sync += self.alpha_digits.eq(recode(m, alpha_row, "alpha_next"))
-        m.d.sync += self.k_digits.eq(recode(m, k_next, "k_next"))
+        m.d.sync += alpha_digits.eq(recode(m, alpha_row, "alpha_next"))
+        m.d.sync += k_digits.eq(recode(m, k_next, "k_next"))
         m.d.sync += q_digits.eq(recode(m, Mux(control.scan, q_row, 0), "q_next"))
+        m.d.comb += [self.alpha_digits.eq(alpha_digits), self.k_digits.eq(k_digits)]
         m.d.comb += self.q_digits.eq(Mux(control.read, recode(m, product, "beta_qk"), q_digits))
         return m
 
@@ -296,7 +298,7 @@ class KdaKeys(wiring.Component):
         return total[UNIT.frac : UNIT.frac + width].as_signed()
 
 
-class KdaEngine(wiring.Component):
+class KdaEngine(Block):
     """KDA state of all layers and heads; for every head equal to ``golden.fixed.kda.state_update``.
 
     Interface: commands as in docs/chip.md.  ``key`` with ``k_we`` / ``q_we`` (pulses) sets k or q of all heads; lane
@@ -335,7 +337,7 @@ class KdaEngine(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         m.submodules.memory = memory = self.memory
         keys_control, lane_control = Signal(KeyControl), Signal(LaneControl)

@@ -3,13 +3,14 @@
 import math
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed, unsigned
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from golden.fixed import functions, lanes
 from golden.fixed.numbers import CONST, RATE, SIG, UNIT, VEC
 from hw.arith.basic import absolute, round_shift_by, saturate
 from hw.arith.multiply import as_signed, multiply_add
+from hw.block import Block
 from hw.params import LANE_CONSTS
 
 ONE = 1 << SIG.frac
@@ -117,7 +118,7 @@ def _finish_sigmoid(m: Module, total: Value, outside: Value, negative: Value, na
     return out
 
 
-class Lane(wiring.Component):
+class Lane(Block):
     """Slow functions of one row: golden.fixed.lanes gate, conv then silu, situ and decay.
 
     Ports
@@ -149,7 +150,7 @@ class Lane(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: object) -> Module:
+    def body(self, platform: object) -> Module:
         m = Module()
         segment, operand = Signal(Segment, reset_less=True), Signal(signed(VEC.width), reset_less=True)
         exponent = Signal(UNIT.frac + 3, reset_less=True)
@@ -186,7 +187,9 @@ class Lane(wiring.Component):
         m.d.comb += addend.eq(Mux(c.conv2, partial, 0) + half)
         total = multiply_add(m, a1, b1, multiply_add(m, a0, b0, addend, width, "first"), width, "total")
         m.d.sync += partial.eq(total)
-        m.d.sync += Cat(*self.history_next).eq(Cat(old[1], old[2], y))
+        history = Signal(HISTORY, reset_less=True)
+        m.d.sync += Cat(*history).eq(Cat(old[1], old[2], y))
+        m.d.comb += self.history_next.eq(history)
 
         z = saturate(m, total >> CONST.frac, VEC, "z")
         argument = Signal(signed(VEC.width + 1))  # 14 fraction bits

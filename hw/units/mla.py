@@ -10,13 +10,14 @@ from itertools import chain
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from golden.fixed.mla import SCALE_FRAC, score_factor
 from golden.fixed.numbers import CACHE, CTX, QUERY, SCORE, UNIT, VEC
 from hw.arith.basic import round_shift, saturate
 from hw.arith.functions import exp2_neg, recip
+from hw.block import Block
 from hw.layouts import MANTISSA_BITS, MlaCommand, registers, vector
 from hw.memory.sram import Sram
 from hw.params import HEAD, Params
@@ -69,7 +70,7 @@ def _product_sum(m: Module, xs: list[Pair], cs: list[Pair], bits: int, name: str
     return y
 
 
-class MlaLanes(wiring.Component):
+class MlaLanes(Block):
     """``block(p)`` lanes of the engine for all heads and positions: products and context sums.
 
     With ``second`` 0, ``partial[t * heads + h]`` is the dot product of the ``cache`` words of position t with ``query``
@@ -107,7 +108,7 @@ class MlaLanes(wiring.Component):
             }
         super().__init__(members)
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         heads = range(self.p.model.num_attention_heads)
         xs = [self._query_pairs(m, head) for head in heads]
@@ -212,13 +213,11 @@ def _signed_digits(n: int) -> list[tuple[int, int]]:
     return digits
 
 
-class MlaScorer(wiring.Component):
+class MlaScorer(Block):
     """Score of one position and head: the lane groups' dot products are added and registered, then scaled.
 
     ``score`` (SCORE, golden scores) belongs to ``partial`` of the cycle before, combinational from the register.
     """
-
-    module_name = "mla_scorer"
 
     def __init__(self, p: Params) -> None:
         self.groups = (HEAD + ROPE) // block(p)
@@ -226,7 +225,7 @@ class MlaScorer(wiring.Component):
         self.factor = score_factor(p.model.qk_nope_head_dim, p.model.qk_rope_head_dim)
         super().__init__({"partial": In(data.ArrayLayout(self.bits, self.groups)), "score": Out(signed(SCORE.width))})
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         total: Value = sum((self.partial[i].as_signed() for i in range(self.groups)), Const(0, signed(1)))
         dot = Signal(signed(QUERY.width + CACHE.width + 5), reset_less=True)  # 48 products of up to 2**30
@@ -240,28 +239,29 @@ class MlaScorer(wiring.Component):
         return m
 
 
-class MlaWeight(wiring.Component):
+class MlaWeight(Block):
     """Softmax weight of one position and head: ``minus`` (registered) is -2**(score - maximum) as UNIT, or 0.
 
     It belongs to the inputs of the cycle before, and is 0 where ``used`` was.
     """
 
-    module_name = "mla_weight"
     score: In(signed(SCORE.width))  # type: ignore[valid-type]
     maximum: In(signed(SCORE.width))  # type: ignore[valid-type]
     used: In(1)  # type: ignore[valid-type]
     minus: Out(signed(OPERAND))  # type: ignore[valid-type]
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         below = Signal(SCORE.width + 1)
         m.d.comb += below.eq(self.maximum - self.score)  # never negative where it is used
         weight = exp2_neg(m, Cat(Const(0, 16 - SCORE.frac), below))
-        m.d.sync += self.minus.eq(Mux(self.used, -weight, 0))
+        minus = Signal(signed(OPERAND), reset_less=True)
+        m.d.sync += minus.eq(Mux(self.used, -weight, 0))
+        m.d.comb += self.minus.eq(minus)
         return m
 
 
-class MlaEngine(wiring.Component):
+class MlaEngine(Block):
     """MLA engine: cache, scores, softmax and context (golden.fixed.mla) of one position of one layer per command.
 
     Interface as in docs/chip.md. ``cache_we`` stores ``cache_latent`` (CACHE) and the shared key in T3 lanes
@@ -302,7 +302,7 @@ class MlaEngine(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         self._control(m)
         words = self._cache(m)

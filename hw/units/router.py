@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
-from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.fixed.numbers import BIAS, SIG, UNIT
@@ -13,6 +12,7 @@ from golden.fixed.router import SCALE_FRAC
 from hw.arith.basic import round_shift
 from hw.arith.functions import recip
 from hw.arith.multiply import multiply_add
+from hw.block import Block
 from hw.layouts import (
     EXPERT_BITS,
     EXPERT_WEIGHT_BITS,
@@ -66,7 +66,7 @@ def better(m: Module, a: Ranked, b: Ranked, top_k: int, name: str) -> Ranked:
     return Ranked(ranked)
 
 
-class Router(wiring.Component):
+class Router(Block):
     """Router of all MoE layers; equal to ``golden.fixed.router.route`` of the scores in T0's lanes 0.. (low 21 bits).
 
     Interface: commands as in docs/chip.md.  ``load`` (Space.ROUTER, while the unit is idle): bits 32 part.. of the
@@ -100,7 +100,7 @@ class Router(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         m.submodules.memory = self.memory
         experts = self.p.model.num_experts

@@ -1,12 +1,13 @@
 """One row of the matmul array: MX dot product, scaling, accumulation, lane functions and the row's registers."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from golden.fixed.mx import DOT_FRAC, E8M0_BIAS
 from golden.fixed.numbers import VEC
 from hw.arith.basic import saturate
+from hw.block import Block
 from hw.params import BLOCK, T_REGS, Params
 from hw.units.lane import CONSTS, HISTORY, Lane, LaneControl
 
@@ -128,7 +129,7 @@ def scaled(m: Module, x: Signal, shift: Signal, valid: Value) -> tuple[Signal, V
     return value, one
 
 
-class ArrayRow(wiring.Component):
+class ArrayRow(Block):
     """One row of the array: 32 multiply-accumulates a cycle, one Lane, and this row's lanes of T0..T3 and P.
 
     Ports
@@ -168,7 +169,7 @@ class ArrayRow(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: object) -> Module:
+    def body(self, platform: object) -> Module:
         m = Module()
         model = self.p.model
         m.submodules.lane = lane = Lane(int(model.activation_situ_linear_beta), model.gate_lower_bound)

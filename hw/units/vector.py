@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from golden.config import ConfigError
 from golden.fixed.numbers import CACHE, CONST, CTX, KEY, NRM, ROWSCALE, VEC
 from hw import layouts
 from hw.arith.basic import round_shift, saturate
+from hw.block import Block
 from hw.layouts import (
     MANTISSA_BITS,
     PICKED_WEIGHTS,
@@ -83,7 +84,7 @@ def check_command(command: Mapping[str, Any]) -> None:
         raise ValueError("only the residual stream is normalised as a whole")
 
 
-class VectorUnit(wiring.Component):
+class VectorUnit(Block):
     """Executes VectorCommands: golden.fixed.vector, golden.fixed.mx.quantise, the division of mla.context.
 
     Ports are in docs/chip.md.  ``constants``: words of the constant memory (``lanes`` x 16 bits).
@@ -153,7 +154,7 @@ class VectorUnit(wiring.Component):
                 if high >= 1 << EPS_BITS or (n > 1 and low < 16):
                     raise ConfigError(f"{self.p.model.name}: norm epsilons must be from 1e-8 to 1e-2")
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         return _Build(self).module()
 
 

@@ -4,11 +4,12 @@ from enum import IntEnum
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Signal, Value, signed
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from golden.fixed.numbers import CONST, SIG, VEC
 from hw.arith.multiply import multiply_add
+from hw.block import Block
 from hw.layouts import T_REGS
 from hw.units.quantiser import ZEROS_BITS, contribution, encode
 
@@ -44,7 +45,7 @@ class Multiplier(IntEnum):
     WIDE = 3  # one value for the segment
 
 
-class VectorTile(wiring.Component):
+class VectorTile(Block):
     """Four lanes: total = operand * multiplier + addend, rounded and saturated to 24 bits, and its E4M3 code.
 
     Equals golden.fixed.numbers.saturate(round_shift(.)) of the product (``z``), golden.fixed.vector.weighted_sum over
@@ -90,7 +91,7 @@ class VectorTile(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         totals, sizes = [], []
         works = [Signal(signed(WORK_BITS), name=f"work{i}", reset_less=True) for i in range(TILE)]

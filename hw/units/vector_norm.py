@@ -3,11 +3,12 @@
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
-from amaranth.lib import data, wiring
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from golden.fixed.functions import RSQRT
 from hw.arith.functions import quadratic
+from hw.block import Block
 from hw.units.vector_lane import SUM_BITS
 
 TOTAL_SUM_BITS = SUM_BITS + 4  # 64 lanes
@@ -16,7 +17,7 @@ PAIR_BITS = 5  # a position among the 27 bit pairs of a sum
 MANTISSA_BITS = 19
 
 
-class VectorNorm(wiring.Component):
+class VectorNorm(Block):
     """Adds the tiles' sums and ``extra``; gives 1 / sqrt of it.
 
     ``own``, ``other``: sums of the segment's tiles and of the other segment's (counted when ``whole``).  ``extra``: an
@@ -44,7 +45,7 @@ class VectorNorm(wiring.Component):
         self.tiles = tiles
         self.others = others
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         total: Value = sum((self.own[i] for i in range(self.tiles)), start=Cat(self.extra, Const(0, 1)).as_signed())
         for i in range(self.others):

@@ -3,7 +3,6 @@
 from typing import Any
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
-from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from golden.fixed.functions import RECIP
@@ -11,6 +10,7 @@ from golden.fixed.numbers import CONST, SCORE, UNIT, VEC
 from hw.arith.basic import saturate
 from hw.arith.functions import exp2_neg, quadratic
 from hw.arith.multiply import multiply_add
+from hw.block import Block
 from hw.units.vector_lane import one_hot
 from hw.units.vector_norm import MANTISSA_BITS, PAIR_BITS, TOTAL_SUM_BITS
 
@@ -19,7 +19,7 @@ DOT_BITS = 40
 INDEX_BITS = 3
 
 
-class VectorScores(wiring.Component):
+class VectorScores(Block):
     """Scores of ``candidates`` candidates in registers, softmax over the first ``n`` of them, one weight at a time.
 
     Score: of ``total`` (twice the dot product and half of the bits dropped), ``mantissa`` and ``pair`` of the inverse
@@ -49,7 +49,7 @@ class VectorScores(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
+    def body(self, platform: Any) -> Module:
         m = Module()
         scores = [Signal(signed(SCORE.width), name=f"score{i}", reset_less=True) for i in range(self.candidates)]
         score = self._score(m)
@@ -140,4 +140,6 @@ class VectorScores(wiring.Component):
         half = Mux(by[1], 1 << 19, Mux(by[0], 1 << 18, 1 << 17))
         product = multiply_add(m, mantissa, power, half, MANTISSA_BITS + UNIT.width + 1, name="share")
         stage = product >> 18
-        m.d.sync += self.weight.eq(Mux(by[1], stage >> 2, Mux(by[0], stage >> 1, stage)))
+        weight = Signal(UNIT.width, reset_less=True)
+        m.d.sync += weight.eq(Mux(by[1], stage >> 2, Mux(by[0], stage >> 1, stage)))
+        m.d.comb += self.weight.eq(weight)

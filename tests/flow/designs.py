@@ -1,14 +1,14 @@
 """Small components for the tests of Verilog generation and synthesis."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
-from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from hw.block import Block
 from hw.memory.sram import Sram
 
 
-class Mac(wiring.Component):
+class Mac(Block):
     """Multiply-accumulate, 24 flip-flops."""
 
     a: In(signed(8))
@@ -16,7 +16,7 @@ class Mac(wiring.Component):
     clear: In(1)
     q: Out(signed(24))
 
-    def elaborate(self, platform):
+    def body(self, platform):
         m = Module()
         with m.If(self.clear):
             m.d.sync += self.q.eq(0)
@@ -25,7 +25,7 @@ class Mac(wiring.Component):
         return m
 
 
-class Pair(wiring.Component):
+class Pair(Block):
     """Two Macs and a register, 72 flip-flops: a module with children."""
 
     a: In(signed(8))
@@ -33,7 +33,7 @@ class Pair(wiring.Component):
     clear: In(1)
     q: Out(signed(24))
 
-    def elaborate(self, platform):
+    def body(self, platform):
         m = Module()
         macs = [Mac(), Mac()]
         for i, mac in enumerate(macs):
@@ -43,7 +43,7 @@ class Pair(wiring.Component):
         return m
 
 
-class Unit(wiring.Component):
+class Unit(Block):
     """Four Pairs fed from a memory; the even ones are built in another order than the odd ones. 318 flip-flops."""
 
     x: In(signed(8))
@@ -53,7 +53,7 @@ class Unit(wiring.Component):
     wdata: In(32)
     y: Out(signed(24))
 
-    def elaborate(self, platform):
+    def body(self, platform):
         m = Module()
         m.submodules.store = store = Sram(64, 32)
         addr = Signal(6)
@@ -69,7 +69,7 @@ class Unit(wiring.Component):
         return m
 
 
-class Shift(wiring.Component):
+class Shift(Block):
     """Delays an input by one cycle and inverts it when told; ``mask`` limits that to some bits."""
 
     d: In(4)
@@ -81,18 +81,18 @@ class Shift(wiring.Component):
         self.mask = mask
         super().__init__()
 
-    def elaborate(self, platform):
+    def body(self, platform):
         m = Module()
         m.d.sync += self.q.eq(self.d ^ (self.invert.replicate(4) & self.mask))
         m.d.sync += self.flag.eq(self.d.any())
         return m
 
 
-class Chain(wiring.Component):
+class Chain(Block):
     """Five Shifts in a row, whose ports Amaranth would make different.
 
     The second has a constant input, the third its input from two places, the fourth an output that is used; only the
-    last one is another module.
+    last one is of another kind.
     """
 
     d: In(4)
@@ -100,7 +100,7 @@ class Chain(wiring.Component):
     q: Out(4)
     flag: Out(1)
 
-    def elaborate(self, platform):
+    def body(self, platform):
         m = Module()
         shifts = [Shift(0b0111 if i == 4 else 0b1111) for i in range(5)]
         previous = self.d
@@ -116,20 +116,34 @@ class Chain(wiring.Component):
         return m
 
 
-class Multiply(wiring.Component):
+class Multiply(Block):
     """A signed product, combinational."""
 
     a: In(signed(9))
     b: In(signed(8))
     y: Out(signed(17))
 
-    def elaborate(self, platform):
+    def body(self, platform):
         m = Module()
         m.d.comb += self.y.eq(self.a * self.b)
         return m
 
 
-class Inferred(wiring.Component):
+class Delay(Block):
+    """A pipeline register that is not reset."""
+
+    d: In(4)
+    q: Out(4)
+
+    def body(self, platform):
+        m = Module()
+        held = Signal(4, reset_less=True)
+        m.d.sync += held.eq(self.d)
+        m.d.comb += self.q.eq(held)
+        return m
+
+
+class Inferred(Block):
     """Stores in a plain Amaranth memory, which synthesis must refuse."""
 
     addr: In(4)
@@ -137,7 +151,7 @@ class Inferred(wiring.Component):
     we: In(1)
     q: Out(8)
 
-    def elaborate(self, platform):
+    def body(self, platform):
         m = Module()
         m.submodules.memory = memory = Memory(shape=8, depth=16, init=[])
         write, read = memory.write_port(), memory.read_port()
@@ -146,39 +160,39 @@ class Inferred(wiring.Component):
         return m
 
 
-class Wires(wiring.Component):
+class Wires(Block):
     """No logic at all: outputs are inputs and constants."""
 
     a: In(4)
     y: Out(6)
 
-    def elaborate(self, platform):
+    def body(self, platform):
         m = Module()
         m.d.comb += self.y.eq(Cat(self.a[2:], self.a[:2], Const(0b10, 2)))
         return m
 
 
-class Leaf(wiring.Component):
+class Leaf(Block):
     """A little logic that a broadcast ends in."""
 
     d: In(2)
     en: In(1)
     q: Out(2)
 
-    def elaborate(self, platform):
+    def body(self, platform):
         m = Module()
         m.d.comb += self.q.eq(Mux(self.en, self.d, ~self.d))
         return m
 
 
-class Broadcast(wiring.Component):
+class Broadcast(Block):
     """One gate feeds many modules: too much for it, however little each of them is."""
 
     def __init__(self, leaves=300):
         self.leaves = leaves
         super().__init__({"e": In(3), "d": In(2), "q": Out(2 * leaves)})
 
-    def elaborate(self, platform):
+    def body(self, platform):
         m = Module()
         for i in range(self.leaves):
             leaf = Leaf()

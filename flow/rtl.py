@@ -37,8 +37,6 @@ def parameters(config: str | None, checkpoint: Path | None, loaded: LoadedModel)
 
 def make(p: Params) -> Nanok3:
     """The chip (imports all of its units)."""
-    # of layouts with a field named as one of Amaranth's own attributes: harmless, and not the user's business
-    warnings.filterwarnings("ignore", message="Layout of a view includes a field")
     from amaranth.hdl import UnusedElaboratable
 
     # a chip that was emitted before is made for its parameters and never elaborated

@@ -43,7 +43,7 @@ class ArrayCommand(data.Struct):
     """``groups`` row groups of ``blocks`` words each, from weight word ``base`` on, group by group.
 
     Word g * blocks + b multiplies MX slot ``slot + b``.  Row group g lands in lanes
-    (group0 + g) * array_rows of ``dest`` (SITU: pair g // 2).  ``const`` is the first
+    (group0 + g) * array_rows of ``dest`` (SITU: pair g // 2).  ``constant`` is the first
     lane-constant word (CONV, DECAY: one per group); CONV's history has the same index.
     ``expert`` 1 or 2 adds the first or second picked expert * expert_words to base.
     """
@@ -55,7 +55,7 @@ class ArrayCommand(data.Struct):
     func: Func
     dest: Dest
     group0: 3
-    const: LANE_ADDR_BITS
+    constant: LANE_ADDR_BITS
     expert: 2
 
 
@@ -92,7 +92,7 @@ class VectorOp(enum.Enum, shape=2):
     """Kinds of vector command."""
 
     SNAP = 0  # snapshot[index] := P
-    SCORE = 1  # score[index] := score of (snapshot[index], or P when src is P) with constant word const
+    SCORE = 1  # score[index] := score of (snapshot[index], or P when src is P) with constant word ``constant``
     FLOW = 2  # source -> [norm] -> [weight] -> [gate] -> out
 
 
@@ -125,7 +125,7 @@ class VectorCommand(data.Struct):
     norm: Norm
     whole: 1  # norm over all segments (hidden state) rather than per segment
     eps: Eps
-    weight: 1  # multiply by constant word ``const``
+    weight: 1  # multiply by constant word ``constant``
     weight_frac: 5  # fraction bits of that constant (CONST 12, ROWSCALE 14)
     gate: 1  # multiply by the SIG vector in T(gate_reg)
     gate_reg: REG_BITS
@@ -133,7 +133,7 @@ class VectorCommand(data.Struct):
     slot: SLOT_BITS
     segments: 2  # how many segments are written: 1 or 2
     layer: 3  # CACHE: which MLA layer
-    const: VECTOR_ADDR_BITS
+    constant: VECTOR_ADDR_BITS
 
 
 class KdaOp(enum.Enum, shape=2):

@@ -170,16 +170,16 @@ class Builder:
     # --- array ---
     def matmul(
         self, label: str, get: Getter, rows: int, blocks: int, slot: int, func: Func, dest: Dest | None,
-        start: int = 0, const: int = 0,
+        start: int = 0, constant: int = 0,
     ) -> None:  # fmt: skip
         """A matrix of ``rows`` x 32 ``blocks``: its words and its command; results from lane ``start`` on."""
         groups = -(-rows // self.p.array_rows)
         base = self.place(Space.WEIGHTS, groups * blocks, label, partial(plain_words, get, self.p.array_rows))
-        self.array(label, base, groups, blocks, slot, func, dest, start, const)
+        self.array(label, base, groups, blocks, slot, func, dest, start, constant)
 
     def array(
         self, label: str, base: int, groups: int, blocks: int, slot: int, func: Func, dest: Dest | None,
-        start: int = 0, const: int = 0, expert: int = 0,
+        start: int = 0, constant: int = 0, expert: int = 0,
     ) -> None:  # fmt: skip
         """An array command."""
         reads = {f"slot{slot + b}" for b in range(blocks)} if func != Func.EMBED else set()
@@ -195,7 +195,8 @@ class Builder:
             writes = self.lanes(dest.name, start, results * self.p.array_rows)
         self.emit(
             "array", label, reads, writes, base=base, groups=groups, blocks=blocks, slot=slot, func=func,
-            dest=dest if dest is not None else Dest.P, group0=start // self.p.array_rows, const=const, expert=expert,
+            dest=dest if dest is not None else Dest.P, group0=start // self.p.array_rows, constant=constant,
+            expert=expert,
         )  # fmt: skip
 
     def paired(self, label: str, get: Getter, pairs: slice, blocks: int, slot: int, dest: Dest, start: int) -> None:
@@ -236,17 +237,17 @@ class Builder:
             "vector", label, reads, writes, op=VectorOp.FLOW, index=0, src=src, combine=combine, n=n, norm=norm,
             whole=int(whole), eps=eps, weight=int(weight is not None), weight_frac=weight_frac,
             gate=int(gate is not None), gate_reg=gate or 0, out=out, slot=slot, segments=segments, layer=layer,
-            const=weight or 0,
+            constant=weight or 0,
         )  # fmt: skip
 
-    def vector(self, label: str, op: VectorOp, index: int, src: Source, const: int = 0) -> None:
+    def vector(self, label: str, op: VectorOp, index: int, src: Source, constant: int = 0) -> None:
         """A SNAP or SCORE command."""
         reads = {"P"} if src == Source.P else {f"B{index}"}
         writes = {f"B{index}"} if op == VectorOp.SNAP else {f"score{index}"}
         self.emit(
             "vector", label, reads, writes, op=op, index=index, src=src, combine=Combine.RESIDUAL, n=0,
             norm=Norm.NONE, whole=0, eps=Eps.RMS, weight=0, weight_frac=CONST.frac, gate=0, gate_reg=0,
-            out=Out.SLOTS, slot=0, segments=self.p.hidden_blocks, layer=0, const=const,
+            out=Out.SLOTS, slot=0, segments=self.p.hidden_blocks, layer=0, constant=constant,
         )  # fmt: skip
 
 
@@ -283,10 +284,10 @@ class Compiler:
         """Scores of the snapshots (off the critical path); returns the constant's address for the prefix's score."""
         if self.blocks == 0:
             return None
-        const = self.b.constant(f"{label}.mix", mix)
+        constant = self.b.constant(f"{label}.mix", mix)
         for i in range(self.blocks):
-            self.b.vector(f"{label}.score{i}", VectorOp.SCORE, i, Source.MIX, const)
-        return const
+            self.b.vector(f"{label}.score{i}", VectorOp.SCORE, i, Source.MIX, constant)
+        return constant
 
     def _normed(self, label: str, score: int | None, norm: Callable[[ChipWeights], Ints]) -> None:
         """Mix of the snapshots and the prefix (when there are snapshots), norm, quantise into slots 0.."""
@@ -331,15 +332,15 @@ class Compiler:
 
         b.matmul(f"{scope}.f_a", lambda w: at(w).f_a, HEAD, hidden, 0, Func.LINEAR, Dest.T0)
         b.flow(f"{scope}.f_a", Source.T0, Out.SLOTS, segments=1, slot=2)
-        b.matmul(f"{scope}.k", lambda w: at(w).k, width, hidden, 0, Func.CONV, Dest.T1, const=conv("k"))
+        b.matmul(f"{scope}.k", lambda w: at(w).k, width, hidden, 0, Func.CONV, Dest.T1, constant=conv("k"))
         b.flow(f"{scope}.k", Source.T1, Out.KDA_K, segments=heads, norm=Norm.L2, eps=Eps.L2)
-        b.matmul(f"{scope}.q", lambda w: at(w).q, width, hidden, 0, Func.CONV, Dest.T2, const=conv("q"))
+        b.matmul(f"{scope}.q", lambda w: at(w).q, width, hidden, 0, Func.CONV, Dest.T2, constant=conv("q"))
         b.flow(f"{scope}.q", Source.T2, Out.KDA_Q, segments=heads, norm=Norm.L2, eps=Eps.L2)
         gate_words = b.place(Space.LANE, groups, f"{scope}.decay", lambda w: self._decay_words(at(w)))
-        b.matmul(f"{scope}.f_b", lambda w: at(w).f_b, width, 1, 2, Func.DECAY, Dest.T3, const=gate_words)
+        b.matmul(f"{scope}.f_b", lambda w: at(w).f_b, width, 1, 2, Func.DECAY, Dest.T3, constant=gate_words)
         kda = {"KDA_K", "KDA_Q", *b.lanes("T3", 0, width)}
         b.emit("kda", f"{scope}.scan", kda | {f"state{index}"}, {"sums", "alpha"}, op=KdaOp.SCAN, layer=index)
-        b.matmul(f"{scope}.v", lambda w: at(w).v, width, hidden, 0, Func.CONV, Dest.T1, const=conv("v"))
+        b.matmul(f"{scope}.v", lambda w: at(w).v, width, hidden, 0, Func.CONV, Dest.T1, constant=conv("v"))
         b.matmul(f"{scope}.b", lambda w: at(w).b, heads, hidden, 0, Func.GATE, Dest.T0)
         reads = {"sums", *b.lanes("T1", 0, width), *b.lanes("T0", 0, heads)}
         b.emit("kda", f"{scope}.read", reads, {"O", "u"}, op=KdaOp.READ, layer=index)

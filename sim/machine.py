@@ -109,7 +109,7 @@ class Machine:
 
     def _array(
         self, base: int, groups: int, blocks: int, slot: int, func: Func, dest: Dest,
-        group0: int, const: int, expert: int,
+        group0: int, constant: int, expert: int,
     ) -> None:  # fmt: skip
         if func == Func.EMBED:
             self._embed(base)
@@ -121,7 +121,7 @@ class Machine:
         if func == Func.HEAD:
             self.logits = y[: self.p.model.vocab_size]
             return
-        y = self._lane(func, y.reshape(groups, -1), const)
+        y = self._lane(func, y.reshape(groups, -1), constant)
         start = group0 * self.p.array_rows
         if dest in (Dest.P, Dest.P_ADD):
             old = self.prefix[start : start + len(y)] if dest == Dest.P_ADD else 0
@@ -138,13 +138,13 @@ class Machine:
         for b in range(blocks):
             self.prefix[BLOCK * b : BLOCK * (b + 1)] = dequantise_row(w, ints(first + b))
 
-    def _lane(self, func: Func, y: Ints, const: int) -> Ints:
+    def _lane(self, func: Func, y: Ints, constant: int) -> Ints:
         """The lane function of each row group y [groups, rows], flattened."""
         if func == Func.SITU:
             m = self.p.model
             return lanes.situ(y[0::2], y[1::2], m.activation_situ_beta, m.activation_situ_linear_beta).ravel()
         if func in (Func.CONV, Func.DECAY):
-            y = np.stack([self._lane_const(func, group, const + g) for g, group in enumerate(y)])
+            y = np.stack([self._lane_const(func, group, constant + g) for g, group in enumerate(y)])
         elif func == Func.GATE:
             y = lanes.gate(y)
         return y.ravel()
@@ -164,7 +164,7 @@ class Machine:
     def _vector(
         self, op: VectorOp, index: int, src: Source, combine: Combine, n: int, norm: Norm, whole: int, eps: Eps,
         weight: int, weight_frac: int, gate: int, gate_reg: int, out: Out, slot: int, segments: int, layer: int,
-        const: int,
+        constant: int,
     ) -> None:  # fmt: skip
         p = self.p
         if op == VectorOp.SNAP:
@@ -172,7 +172,7 @@ class Machine:
             return
         if op == VectorOp.SCORE:
             v = self.prefix if src == Source.P else self.snapshot[index]
-            projection = self._constant(Space.VECTOR, const, p.lanes)
+            projection = self._constant(Space.VECTOR, constant, p.lanes)
             hidden = p.model.hidden_size
             self.score[index] = vector.mix_score(v[:hidden], projection[:hidden], p.model.rms_norm_eps)
             return
@@ -187,7 +187,7 @@ class Machine:
             x, fmt = saturate(round_shift(x * self.mantissa[:segments, None], CTX.frac + 18 - NRM.frac), NRM), NRM
         x = x.ravel()
         if weight:
-            w = self._constant(Space.VECTOR, const, width)
+            w = self._constant(Space.VECTOR, constant, width)
             x, fmt = vector.scale(x, w, Fixed("", 16, weight_frac), NRM, fmt), NRM
         if gate:
             x, fmt = vector.gated(x, self.t[gate_reg][:width], fmt), NRM

@@ -1,11 +1,11 @@
-"""Sigmoid, 2^-t, 1/sqrt and 1/x (golden.fixed.functions): constant tables as logic, evaluated in one cycle."""
+"""Table functions (golden.fixed.functions) as logic of one cycle: sigmoid's segments, 2**-t, 1/sqrt and 1/x."""
 
 from __future__ import annotations
 
 from amaranth.hdl import Const, Module, Mux, Signal, Value, signed, unsigned
 
 from golden.fixed import functions as golden
-from golden.fixed.numbers import SIG, UNIT
+from golden.fixed.numbers import UNIT
 from hw.arith.basic import absolute, normalise_left, round_shift, round_shift_by
 
 
@@ -29,28 +29,21 @@ def quadratic(m: Module, q: golden.Quadratic, index: Value, dx: Value, name: str
     return round_shift(c0 + round_shift(slope * dx, q.dx_bits), golden.GUARD)
 
 
-def sigmoid(m: Module, x: Value, name: str = "sigmoid") -> Signal:
-    """sigmoid of a signed x with 14 fraction bits, as SIG."""
+def sigmoid_segment(m: Module, x: Value, name: str) -> tuple[Signal, Signal, Value]:
+    """(row of golden's SIGMOID, dx in it, |x| >= 16) of sigmoid's argument, signed with 14 fraction bits."""
     frac = golden.SIGMOID_IN_FRAC
-    a = Signal(len(x), name=f"{name}_abs")
+    a = Signal(len(x), name=f"{name}_magnitude")
     m.d.comb += a.eq(absolute(x))
     inside = a[: frac + 4]
-    index, dx = Signal(range(len(golden.SIGMOID.table)), name=f"{name}_index"), Signal(13, name=f"{name}_dx")
+    row = Signal(range(len(golden.SIGMOID.table)), name=f"{name}_row")
+    dx = Signal(golden.SIGMOID.dx_bits, name=f"{name}_dx")
     with m.If(~inside[frac + 2 :].any()):
-        m.d.comb += [index.eq(inside[10:]), dx.eq(inside[:10] << 3)]
+        m.d.comb += [row.eq(inside[10:]), dx.eq(inside[:10] << 3)]
     with m.Elif(~inside[frac + 3]):
-        m.d.comb += [index.eq(64 + inside[11 : frac + 2]), dx.eq(inside[:11] << 2)]
+        m.d.comb += [row.eq(64 + inside[11 : frac + 2]), dx.eq(inside[:11] << 2)]
     with m.Else():
-        m.d.comb += [index.eq(96 + inside[13 : frac + 3]), dx.eq(inside[:13])]
-    one = 1 << SIG.frac
-    value = Signal(signed(SIG.width + 2), name=f"{name}_value")
-    m.d.comb += value.eq(quadratic(m, golden.SIGMOID, index, dx, name))
-    y = Signal(SIG.width, name=f"{name}_pos")
-    outside = a[frac + 4 :].any() if len(a) > frac + 4 else Const(0)
-    m.d.comb += y.eq(Mux(outside | (value > one), one, value))
-    out = Signal(SIG.width, name=name)
-    m.d.comb += out.eq(Mux(x[-1], one - y, y))
-    return out
+        m.d.comb += [row.eq(96 + inside[13 : frac + 3]), dx.eq(inside[:13])]
+    return row, dx, a[frac + 4 :].any()
 
 
 def exp2_neg(m: Module, t: Value, name: str = "exp2") -> Signal:

@@ -147,7 +147,7 @@ class ArrayUnit(Block):
             w.dest.eq(Mux(embed, Dest.P, cmd.dest)),
             w.group.eq(Mux(embed, 0, cmd.group0) + Mux(cmd.func == Func.SITU, group >> 1, group)),
             w.up.eq(group[0]),
-            w.lane_word.eq(cmd.const + group),
+            w.lane_word.eq(cmd.constant + group),
             fetch.eq(self.valid & embed & ~fetched),
             issue.eq(self.valid & (fetched | ~embed) & ~self._hold(m, stages)),
             w.valid.eq(issue),

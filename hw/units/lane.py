@@ -8,7 +8,8 @@ from amaranth.lib.wiring import In, Out
 
 from golden.fixed import functions, lanes
 from golden.fixed.numbers import CONST, RATE, SIG, UNIT, VEC
-from hw.arith.basic import absolute, round_shift_by, saturate
+from hw.arith.basic import round_shift_by, saturate
+from hw.arith.functions import sigmoid_segment
 from hw.arith.multiply import as_signed, multiply_add
 from hw.block import Block
 from hw.params import LANE_CONSTS
@@ -81,22 +82,6 @@ def _quadratic(m: Module, coefficients: list[Value], dx: Value, name: str) -> Va
     start = Cat(half, as_signed(c1)).as_signed()
     slope = multiply_add(m, c2, dx, start, DX_BITS + slope_bits, f"{name}_slope") >> DX_BITS
     return (multiply_add(m, slope, dx, Cat(half, c0), DX_BITS + SUM_BITS, f"{name}_sum") >> DX_BITS)[:SUM_BITS]
-
-
-def _locate(m: Module, x: Value, name: str) -> tuple[Value, Value, Value]:
-    """(table row, dx, outside) of sigmoid's argument, signed with 14 fraction bits."""
-    frac = functions.SIGMOID_IN_FRAC
-    a = Signal(len(x), name=f"{name}_magnitude")
-    m.d.comb += a.eq(absolute(x))
-    inside = a[: frac + 4]
-    index, dx = Signal(INDEX_BITS, name=f"{name}_row"), Signal(DX_BITS, name=f"{name}_dx")
-    with m.If(~inside[frac + 2 :].any()):
-        m.d.comb += [index.eq(inside[10:]), dx.eq(inside[:10] << 3)]
-    with m.Elif(~inside[frac + 3]):
-        m.d.comb += [index.eq(64 + inside[11 : frac + 2]), dx.eq(inside[:11] << 2)]
-    with m.Else():
-        m.d.comb += [index.eq(96 + inside[13 : frac + 3]), dx.eq(inside[:13])]
-    return index, dx, a[frac + 4 :].any()
 
 
 def _mirror(total: Value, negative: Value) -> tuple[Value, Value]:
@@ -194,7 +179,7 @@ class Lane(Block):
         z = saturate(m, total >> CONST.frac, VEC, "z")
         argument = Signal(signed(VEC.width + 1))  # 14 fraction bits
         m.d.comb += argument.eq(Mux(c.up2, total >> UP_SHIFT, Mux(c.conv2 | c.decay2, z, y) << 1))
-        row, dx, outside = _locate(m, argument, "a")
+        row, dx, outside = sigmoid_segment(m, argument, "a")
         coefficients = _table(m, list(functions.SIGMOID.table), row, "a")
         fields = [segment.c0, segment.c1, segment.c2, segment.dx, segment.outside, segment.negative]
         values = [*coefficients, dx, outside, argument[-1]]
@@ -203,7 +188,7 @@ class Lane(Block):
 
     def _second_table(self, m: Module, exponent: Signal) -> tuple[Value, Value]:
         """Stage 2: 2 sigmoid(y / 2) - 1, tanh(y / 4) of SiTU's first branch. Or stage 4: mantissa of 2**-exponent."""
-        row, dx, outside = _locate(m, self.y, "b")
+        row, dx, outside = sigmoid_segment(m, self.y, "b")
         decay = self.control.decay4
         row_b, dx_b = Signal(INDEX_BITS), Signal(DX_BITS)
         m.d.comb += row_b.eq(Mux(decay, EXP2_ROW + exponent[12:16], row))

@@ -274,21 +274,21 @@ class _Build:
     def _constants(self) -> None:
         """The constant memory: reads the word of the command that is shown, unless it is on the output already."""
         m, u = self.m, self.u
-        held, fresh = Signal.like(u.cmd.const, reset_less=True), Signal()
+        held, fresh = Signal.like(u.cmd.constant, reset_less=True), Signal()
         write = u.load.valid & (u.load.space == Space.VECTOR)
         read = (self.is_score | (self.is_flow & u.cmd.weight)) & ~self.have_constant & ~write
         m.d.comb += [
-            self.have_constant.eq(fresh & (held == u.cmd.const)),
+            self.have_constant.eq(fresh & (held == u.cmd.constant)),
             u.memory.en.eq(write | read),
             u.memory.we.eq(write),
-            u.memory.addr.eq(Mux(write, u.load.addr, u.cmd.const)),
+            u.memory.addr.eq(Mux(write, u.load.addr, u.cmd.constant)),
             u.memory.wmask.eq(Cat(u.load.part == i for i in range(u.memory.lanes))),
             u.memory.wdata.eq(u.load.data.replicate(u.memory.lanes)),
         ]
         with m.If(write):
             m.d.sync += fresh.eq(0)
         with m.Elif(read):
-            m.d.sync += [fresh.eq(1), held.eq(u.cmd.const)]
+            m.d.sync += [fresh.eq(1), held.eq(u.cmd.constant)]
 
     # --- lanes ---
     def _operand_select(self) -> Value:
@@ -331,7 +331,7 @@ class _Build:
                     tile.prefix[k].eq(u.prefix[lane]),
                     tile.o[k].eq(u.kda_o[lane]),
                     tile.c[k].eq(u.context[lane]),
-                    tile.const[k].eq(u.memory.rdata.word_select(lane, CONST.width)),
+                    tile.constant[k].eq(u.memory.rdata.word_select(lane, CONST.width)),
                 ]
             m.d.comb += [
                 tile.operand.eq(operand),

@@ -51,7 +51,7 @@ class VectorTile(Block):
     Equals golden.fixed.numbers.saturate(round_shift(.)) of the product (``z``), golden.fixed.vector.weighted_sum over
     several cycles, and with ``zeros`` the codes of golden.fixed.mx.quantise.
 
-    Inputs: ``t``, ``prefix``, ``o``, ``c``, ``const``: operands and constants of the lanes.  ``operand``,
+    Inputs: ``t``, ``prefix``, ``o``, ``c``, ``constant``: operands and constants of the lanes.  ``operand``,
     ``multiplier``, ``gate`` (which T register): one-hot.  ``double``: CONST and GATE times 2 more (CONST counts
     times 2 anyway).  ``wide``: the segment's multiplier.  ``half``: one-hot, adds 1 << 4 i.  ``accumulate``: adds the
     working register instead.  ``shift``: total is shifted right by 1 + 4 * shift.  ``load``: the working register
@@ -71,7 +71,7 @@ class VectorTile(Block):
                 "prefix": In(WORDS),
                 "o": In(WORDS),
                 "c": In(WORDS),
-                "const": In(data.ArrayLayout(signed(CONST.width), TILE)),
+                "constant": In(data.ArrayLayout(signed(CONST.width), TILE)),
                 "operand": In(Operand.SNAPSHOT.value + snapshots),
                 "multiplier": In(len(Multiplier)),
                 "gate": In(T_REGS),
@@ -129,7 +129,7 @@ class VectorTile(Block):
         gate = one_hot(self.gate, [r[: SIG.width] for r in registers])
         plain = Signal(signed(width - 1), name=f"plain{i}")  # constant or gate
         m.d.comb += plain.eq(
-            one_hot(self.multiplier[1:3], [Cat(Const(0, 1), self.const[i], self.const[i][-1].replicate(6)), gate])
+            one_hot(self.multiplier[1:3], [Cat(Const(0, 1), self.constant[i], self.constant[i][-1].replicate(6)), gate])
         )
         factor = Signal(signed(width), name=f"factor{i}")
         scaled = Signal(width, name=f"scaled{i}")

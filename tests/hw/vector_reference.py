@@ -16,7 +16,7 @@ from hw.units.vector import check_command
 
 BASE: dict[str, Any] = dict(
     op=VectorOp.FLOW, index=0, src=Source.T0, combine=Combine.RESIDUAL, n=0, norm=Norm.NONE, whole=0, eps=Eps.RMS,
-    weight=0, weight_frac=CONST.frac, gate=0, gate_reg=0, out=Out.SLOTS, slot=0, segments=1, layer=0, const=0,
+    weight=0, weight_frac=CONST.frac, gate=0, gate_reg=0, out=Out.SLOTS, slot=0, segments=1, layer=0, constant=0,
 )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ class Reference:
         elif c["op"] == VectorOp.SCORE:
             hidden = self.p.model.hidden_size
             v = given.prefix if c["src"] == Source.P else self.snapshots[c["index"]]
-            projection = self.constants[c["const"]][:hidden]
+            projection = self.constants[c["constant"]][:hidden]
             eps = self.p.model.rms_norm_eps
             self.scores[c["index"]] = int(vector.mix_score(v[:hidden], projection, eps))
         else:
@@ -85,7 +85,7 @@ class Reference:
         x, fmt = self._norm(c, x, fmt, given)
         if c["weight"]:
             constant = dataclasses.replace(CONST, frac=c["weight_frac"])
-            x, fmt = vector.scale(x, self.constants[c["const"]], constant, NRM, fmt), NRM
+            x, fmt = vector.scale(x, self.constants[c["constant"]], constant, NRM, fmt), NRM
         if c["gate"]:
             x, fmt = vector.gated(x, given.t[c["gate_reg"]] & ((1 << SIG.width) - 1), fmt), NRM
         if c["out"] == Out.SLOTS:
@@ -187,9 +187,9 @@ class Stimulus:
         commands = []
         for i in range(self.p.snapshots):
             commands += [self._command(op=VectorOp.SNAP, index=i, src=Source.P)]
-            commands += [self._command(op=VectorOp.SCORE, index=i, src=Source.MIX, const=self._word())]
+            commands += [self._command(op=VectorOp.SCORE, index=i, src=Source.MIX, constant=self._word())]
         index = self.p.snapshots
-        return [*commands, self._command(op=VectorOp.SCORE, index=index, src=Source.P, const=self._word())]
+        return [*commands, self._command(op=VectorOp.SCORE, index=index, src=Source.P, constant=self._word())]
 
     def command(self) -> dict[str, Any]:
         """A random command; those of a program are more frequent than other legal ones."""
@@ -199,14 +199,14 @@ class Stimulus:
         slot = int(rng.integers(0, SLOTS - segments + 1))
         slots = dict(out=Out.SLOTS, slot=slot, segments=segments)
         t = Source(int(rng.integers(4)))
-        normed = dict(weight=1, const=self._word(), weight_frac=CONST.frac)
+        normed = dict(weight=1, constant=self._word(), weight_frac=CONST.frac)
         if kind == 0:
             return self._command(op=VectorOp.SNAP, index=int(rng.integers(p.snapshots)), src=Source.P)
         if kind <= 2:
             on_prefix = bool(rng.integers(2))
             index = int(rng.integers(p.candidates if on_prefix else p.snapshots))
             src = Source.P if on_prefix else Source.MIX
-            return self._command(op=VectorOp.SCORE, index=index, src=src, const=self._word())
+            return self._command(op=VectorOp.SCORE, index=index, src=src, constant=self._word())
         if kind <= 4:
             n = int(rng.integers(1, p.candidates + 1))
             return self._command(src=Source.MIX, n=n, norm=Norm.RMS, whole=1, **normed, **slots)
@@ -222,7 +222,7 @@ class Stimulus:
             layer = int(rng.integers(p.mla_layers))
             return self._command(src=t, norm=Norm.RMS, eps=Eps.MLA, out=Out.CACHE, segments=1, layer=layer, **normed)
         if kind == 9:
-            return self._command(src=t, weight=1, const=self._word(), weight_frac=ROWSCALE.frac, **slots)
+            return self._command(src=t, weight=1, constant=self._word(), weight_frac=ROWSCALE.frac, **slots)
         if kind == 10:
             return self._command(src=Source.C, norm=Norm.DIVIDE, **slots)
         if kind == 11:
@@ -241,7 +241,7 @@ class Stimulus:
                 norm=Norm(int(rng.integers(4))),
                 whole=int(rng.integers(2)), eps=Eps(int(rng.integers(4))), weight=int(rng.integers(2)),
                 weight_frac=int(rng.choice([CONST.frac, ROWSCALE.frac])), gate=int(rng.integers(2)),
-                gate_reg=int(rng.integers(4)), const=self._word(),
+                gate_reg=int(rng.integers(4)), constant=self._word(),
             )  # fmt: skip
             if fields["whole"] and (fields["norm"] != Norm.RMS or fields["src"] not in (Source.P, Source.MIX)):
                 continue

@@ -9,10 +9,11 @@ from typing import Any
 
 from flow.report import page
 from flow.report.headline import Line, headline
+from flow.report.page import PICTURE
 from flow.report.run import REPORT, ReportError, Run
 from golden.files import replaced_file, replaced_folder
 
-PAGE, PICTURE = "report.html", "layout.jpg"
+PAGE = "report.html"
 
 
 def plain(run: Run) -> dict[str, Any]:

@@ -15,15 +15,16 @@ import numpy as np
 from flow import check
 from flow.report import area, derived, paths, pictures
 from flow.report.derived import DIE
-from flow.report.headline import ANNOUNCED, headline
+from flow.report.headline import ANNOUNCED, BASIS, headline
 from flow.report.pictures import Picture
-from flow.report.run import Run, Table
+from flow.report.run import STAGE_OF, Run, Table
 
 CODE = re.compile(r"\[(?:WARNING|ERROR) ([A-Z]+-\d+)\]\s*")
 DENSITY = ("x_um", "y_um", "width_um", "height_um", "share")
 CLOCK = ("name", "master", "x_um", "y_um", "kind")
 CONGESTION = ("x_um", "y_um", "horizontal_usage", "horizontal_capacity", "vertical_usage", "vertical_capacity")
 SLACKS = ("corner", "check", "endpoint", "slack_ns")
+PICTURE = "layout.jpg"  # of a kept run
 CARDS = ("die", "cells + macros, our model", "worst setup slack", "tokens per second", "power", "energy per token")
 
 
@@ -93,6 +94,7 @@ def html(run: Run) -> str:
             slacks=slacks(run),
             corners=corners(run),
             paths=paths.worst(run),
+            paths_of=paths.basis(run),
             treemap=treemap(run, tree),
             units=list(area.units(tree)) if tree else [],
             power=power(run),
@@ -109,13 +111,15 @@ def _part(run: Run, title: str, step: str, name: str, draw: Callable[[], Picture
     made = draw()
     if made is not None:
         return Part(title, made)
+    if run.kept:
+        return Part(title, None, "this is a kept run, of which there are the figures and its own page")
     why = f"step {step} left no {name}" if run.has(step) else f"step {step} has not run; this run is {run.state}"
     return Part(title, None, why)
 
 
 def layout(run: Run) -> Part:
     """The layout's picture."""
-    file = run.file("layout", "layout.png")
+    file = run.file("layout", "layout.png") or run.file(".", PICTURE)
     die = run.last(DIE)
     words = f"Die of {die.value * 1e-6:.4g} mm2." if die else ""
     return _part(run, "Layout", "layout", "layout.png", lambda: pictures.layout(file, words) if file else None)
@@ -175,16 +179,18 @@ def clock_tree(run: Run) -> Part:
 
 
 def slacks(run: Run) -> Part:
-    """Endpoints by slack."""
+    """Endpoints by slack, of sign-off or before it of the global route."""
+    step = run.timed("slacks.csv")
 
     def draw() -> Picture | None:
-        table = run.table("signoff", "slacks.csv", SLACKS, ("corner", "check", "endpoint"))
+        table = run.table(step, "slacks.csv", SLACKS, ("corner", "check", "endpoint"))
         if table is None or not len(table["slack_ns"]):
             return None
-        late = int((table["slack_ns"] < 0).sum())
-        return pictures.slack_histogram(table, f"{len(table['slack_ns']):,} endpoints, {late:,} with negative slack.")
+        late, all_of_them = int((table["slack_ns"] < 0).sum()), len(table["slack_ns"])
+        words = f"{all_of_them:,} endpoints, {late:,} with negative slack; {BASIS[STAGE_OF[step]]}."
+        return pictures.slack_histogram(table, words)
 
-    return _part(run, "Slack of all endpoints", "signoff", "slacks.csv", draw)
+    return _part(run, "Slack of all endpoints", step, "slacks.csv", draw)
 
 
 def simulated(run: Run) -> Simulated | None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from flow.report.run import ReportError, Run
+from flow.report.headline import BASIS
+from flow.report.run import STAGE_OF, ReportError, Run
 
 # A line of OpenSTA's text report: "[cap] [slew] delay time edge pin (cell)"
 POINT = re.compile(r"^\s*(?:-?[\d.]+\s+)*?(-?[\d.]+)\s+(-?[\d.]+)\s+[v^]\s+(\S+)\s+\(([^)]+)\)\s*$")
@@ -58,13 +59,13 @@ def _leg(leg: Leg) -> str:
 
 
 def worst(run: Run, number: int = 10) -> list[TimingPath]:
-    """The worst paths of a run, setup and hold of all corners, setup first; before layout the one of synthesis."""
-    signed_off = run.json("signoff", "paths.json")
-    if signed_off is None:
+    """The worst paths of a run, setup and hold of all corners, setup first; without a layout that of synthesis."""
+    timed = run.json(run.timed("paths.json"), "paths.json")
+    if timed is None:
         return _of_synthesis(run)
     paths = [
         _path(corner, check, found, run.design)
-        for corner, checks in signed_off.items()
+        for corner, checks in timed.items()
         for check, listed in checks.items()
         for found in listed
     ]
@@ -74,6 +75,14 @@ def worst(run: Run, number: int = 10) -> list[TimingPath]:
         for kind in kinds
         for path in sorted((p for p in paths if p.check == kind), key=lambda p: p.slack_ns)[:number]
     ]
+
+
+def basis(run: Run) -> str:
+    """What the paths rest on."""
+    step = run.timed("paths.json")
+    if run.file(step, "paths.json"):
+        return BASIS[STAGE_OF[step]]
+    return "after synthesis, which keeps the worst setup path only; sign-off reports ten of each check"
 
 
 def _of_synthesis(run: Run) -> list[TimingPath]:

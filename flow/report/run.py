@@ -153,6 +153,10 @@ class Run:
         value = self.metrics.get(name)
         return value if isinstance(value, str) else None
 
+    def timed(self, name: str) -> str:
+        """The step whose file of that name counts: sign-off, or before it the global route, labelled as such."""
+        return next((step for step in ("signoff", "global_route") if self.file(step, name)), "signoff")
+
     def file(self, step: str, name: str) -> Path | None:
         """A step's data file."""
         path = self.folder / step / name

@@ -192,7 +192,17 @@ def test_the_page_says_what_is_not_there(tmp_path):
     assert set(shown.pictures) == {"Area by unit"}
     for step in ("layout", "placement", "global_route", "clock_tree", "signoff", "power"):
         assert f"None: step {step} has not run; this run is pre-layout." in shown.words
-    assert "Synthesis keeps the worst setup path only" in shown.words
+    assert "Timing after synthesis, which keeps the worst setup path only" in shown.words
+
+
+def test_until_sign_off_the_global_route_s_timing_counts(tmp_path):
+    folder = made_run.make(tmp_path / "a", to="signoff")
+    for name in ("paths.json", "slacks.csv"):
+        (folder / "signoff" / name).rename(folder / "global_route" / name)
+    shown = Page(page.html(load(folder))).words
+    assert "800 endpoints, 0 with negative slack; globally routed: real clock tree" in shown
+    assert "Timing globally routed: real clock tree" in shown
+    assert len(paths.worst(load(folder))) == 20
 
 
 def test_a_step_that_left_no_file_is_named(whole):
@@ -294,6 +304,8 @@ def test_a_kept_run_stands_alone_and_is_small(tmp_path, decode):
     assert headline(again) == headline(run)
     before = written.read_text()
     assert keep.write(again, None) == written and written.read_text() == before  # it cannot be made again from this
+    beside = Page(compare.html([again, run], ["kept", "new"]))
+    assert "Layout" in beside.pictures and "its own page" in beside.words
     with pytest.raises(ReportError, match="is a kept run"):
         keep.write(again, tmp_path / "other")
     (tmp_path / "kept" / "notes.txt").write_text("mine")

@@ -182,8 +182,8 @@ class VectorUnit:
         if is_score or command["weight"]:
             after = self.t.passes * (self.t.weight + self.t.gate * command["gate"])
             first_use = self.t.passes if is_score else cycles - after
-            held = shown + (self.t.constant if self.constant != command["const"] else 0)
-            self.constant = command["const"]
+            held = shown + (self.t.constant if self.constant != command["constant"] else 0)
+            self.constant = command["constant"]
             missing = max(0, held - (start + first_use))
             split.memory += missing
             start += missing

@@ -49,7 +49,6 @@ CONSTANTS = {
     "SCORE_FACTOR_FRAC": mla.SCALE_FRAC,
     "ROUTER_FACTOR_FRAC": router.SCALE_FRAC,
 }
-RENAMED = {"const": "constant"}  # C++ keywords
 
 
 def fields(command: Any) -> list[str]:
@@ -90,5 +89,5 @@ def _command(unit: str, command: Any) -> str:
     parts = [f'  static constexpr const char* UNIT = "{unit}";']
     for name, shape in data.Layout.cast(command):
         kind = shape.shape.__name__ if isinstance(shape.shape, type) and issubclass(shape.shape, Enum) else "Int"
-        parts.append(f"  {kind} {RENAMED.get(name, name)};")
+        parts.append(f"  {kind} {name};")
     return "\n".join([f"struct {command.__name__} {{", *parts, "};"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ DENSITY = ("x_um", "y_um", "width_um", "height_um", "share")
 CLOCK = ("name", "master", "x_um", "y_um", "kind")
 CONGESTION = ("x_um", "y_um", "horizontal_usage", "horizontal_capacity", "vertical_usage", "vertical_capacity")
 SLACKS = ("corner", "check", "endpoint", "slack_ns")
+MOST_WARNINGS = 200  # different ones of a step and code: tools may say one for each of a million cells
 PICTURE = "layout.jpg"  # of a kept run
 CARDS = ("die", "cells + macros, our model", "worst setup slack", "tokens per second", "power", "energy per token")
 
@@ -52,6 +53,16 @@ class Warnings:
     step: str
     code: str
     texts: tuple[str, ...]
+
+    @property
+    def listed(self) -> list[tuple[str, int]]:
+        """Texts that are shown, and how often each was said."""
+        return list(Counter(self.texts).items())[:MOST_WARNINGS]
+
+    @property
+    def more(self) -> int:
+        """Warnings that are not shown."""
+        return len(self.texts) - sum(times for _, times in self.listed)
 
 
 def environment() -> jinja2.Environment:

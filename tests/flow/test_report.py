@@ -205,6 +205,21 @@ def test_until_sign_off_the_global_route_s_timing_counts(tmp_path):
     assert len(paths.worst(load(folder))) == 20
 
 
+def test_warnings_beyond_count_are_told(whole):
+    report = json.loads((whole / "report.json").read_text())
+    report["steps"][3]["warnings"] = [f"[WARNING DPL-0001] cell {i // 2}" for i in range(1000)]
+    made_run.write(whole / "report.json", report)
+    (found,) = [w for w in page.warnings(load(whole)) if w.step == "placement"]
+    assert found.listed == [(f"cell {i}", 2) for i in range(200)] and found.more == 600
+    assert "600 more are in placement/log." in Page(page.html(load(whole))).words
+
+
+def test_a_clock_that_is_not_met_is_said(whole, decode):
+    assert "NOT MET" not in lines(derived.complete(load(whole), decode))["tokens per second"].note
+    made_run.measure(whole, finish__timing__setup__ws=-0.1)
+    assert "NOT MET" in lines(derived.complete(load(whole), decode))["tokens per second"].note
+
+
 def test_a_step_that_left_no_file_is_named(whole):
     (whole / "placement" / "density.csv").unlink()
     assert "None: step placement left no density.csv." in Page(page.html(load(whole))).words

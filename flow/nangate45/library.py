@@ -23,6 +23,21 @@ DRIVING_CELL = "BUF_X4"
 TIE_HIGH = ("LOGIC1_X1", "Z")
 TIE_LOW = ("LOGIC0_X1", "Z")
 BUFFER = ("BUF_X1", "A", "Z")
+# Yosys' techmap of its full adders ($fa: X is the carry, Y the sum) to the library's
+FULL_ADDER_MAP = """\
+(* techmap_celltype = "$fa" *)
+module _full_adder (A, B, C, X, Y);
+  parameter WIDTH = 1;
+  input [WIDTH-1:0] A, B, C;
+  output [WIDTH-1:0] X, Y;
+  generate
+    genvar i;
+    for (i = 0; i < WIDTH; i = i + 1) begin : bits
+      FA_X1 adder (.A(A[i]), .B(B[i]), .CI(C[i]), .CO(X[i]), .S(Y[i]));
+    end
+  endgenerate
+endmodule
+"""
 # Not for synthesis: clock tree, scan and three-state cells, and buffers so large that wires cannot feed them.
 DONT_USE = ("CLKBUF_*", "CLKGATE*", "SDFF*", "TBUF_*", "TINV_*", "TLAT_*", "DLH_*", "DLL_*", "BUF_X32", "INV_X32")
 FLIP_FLOP_AREA = 4.522  # um2, DFF_X1

@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,9 @@ from flow.steps import repair, sta, synth
 from hw import yosys
 from hw.emit import MODELS, emit_verilog
 from hw.memory.macro_model import MacroSpec, cost
+from hw.units.router import Router
+from tests.cocotb.router_sizes import make_params
+from tests.cocotb.runner import run
 from tests.flow.designs import Broadcast, Inferred, Mac, Multiply, Unit, Wires
 
 needs_sta = pytest.mark.skipif(sta.executable() is None, reason="OpenSTA (sta) is not installed")
@@ -120,9 +124,23 @@ def test_netlist_equals_the_verilog(tmp_path):
     lib = nangate45.locate().liberty
     cells = [f"read_liberty -ignore_miss_func {lib}", f"read_verilog {result['directory']}/netlist.v"]
     prove_equal([f"read_verilog {verilog}"], cells, "multiply")
+    assert "FA_X1" in open(f"{result['directory']}/netlist.v").read()
     verilog.write_text(verilog.read_text().replace("$signed(b)", "b"))
     with pytest.raises(yosys.YosysError):
         prove_equal([f"read_verilog {verilog}"], cells, "multiply")
+
+
+def test_netlist_passes_the_bench_of_its_unit(tmp_path):
+    """A router of library cells, full adders and flip-flops among them, routes as the twin does, cycle by cycle."""
+    emit_verilog(Router(make_params("two")), "router", out_dir=tmp_path / "rtl")
+    result = synth.run(tmp_path / "rtl", "router", tmp_path / "out", NO_STA)
+    netlist = Path(result["directory"]) / "netlist.v"
+    assert netlist.read_text().count("FA_X1") > 100
+    models = [nangate45.locate().verilog, tmp_path / "rtl" / MODELS]
+    (done,) = run(
+        netlist, "router", "tests.cocotb.bench_router", parameters={"size": "two"}, seeds=(3,), extra_sources=models
+    )
+    assert done.reports["edges"] == 4 * 64
 
 
 def test_wires_become_buffers_and_ties(tmp_path):

@@ -23,6 +23,7 @@ from hw.layouts import Combine, Dest, Eps, Func, KdaOp, Norm, Out, Source, Space
 from hw.params import HEAD, Params
 
 UNITS = ("array", "vector", "kda", "mla", "router")
+CONVOLUTIONS = ("k", "q", "v")  # of a KDA layer
 LANE_GROUP = 16  # granularity at which vector registers are tracked
 
 Getter = Callable[[ChipWeights], Any]
@@ -258,6 +259,7 @@ class Compiler:
         self.p = p
         self.b = Builder(p)
         self.blocks = 0  # snapshots taken so far
+        self.lane_words: dict[tuple[int, str], int] = {}  # of a KDA layer's convolutions and decay
 
     def run(self) -> Program:
         """The whole token."""
@@ -266,6 +268,7 @@ class Compiler:
         embed_words = -(-m.vocab_size * p.hidden_blocks // p.array_rows)
         base = b.place(Space.WEIGHTS, embed_words, "embed", self._embed_words)
         b.array("embed", base, 1, 1, 0, Func.EMBED, None)
+        self._place_lane_words()
         for layer in range(m.num_hidden_layers):
             self._layer(layer)
         b.head = True
@@ -278,6 +281,17 @@ class Compiler:
         """Embedding rows: a row's blocks in consecutive array rows, several tokens to a word."""
         flat = MxMatrix(w.embed.codes.reshape(-1, 1, BLOCK), w.embed.scale.reshape(-1, 1))
         return [group[0] for group in matrix_words(flat, self.p.array_rows)]
+
+    def _place_lane_words(self) -> None:
+        """Lane constants of all KDA layers: convolutions first, so that their history needs no more words than they."""
+        words = {name: partial(self._conv_words, name) for name in CONVOLUTIONS} | {"decay": self._decay_words}
+        groups = HEAD * self.p.model.kda_num_heads // self.p.array_rows
+        for kinds in (CONVOLUTIONS, ("decay",)):
+            for layer in (number - 1 for number in self.p.model.kda_layers):
+                for kind in kinds:
+                    get = lambda w, layer=layer, kind=kind: words[kind](w.layers[layer].attn)  # noqa: E731
+                    place = self.b.place(Space.LANE, groups, f"layer.{layer}.{kind}", get)
+                    self.lane_words[layer, kind] = place
 
     # --- residual stream ---
     def _scores(self, label: str, mix: Callable[[ChipWeights], Ints]) -> int | None:
@@ -325,22 +339,17 @@ class Compiler:
         heads, hidden = p.model.kda_num_heads, p.hidden_blocks
         width = HEAD * heads
         index = p.model.kda_layers.index(layer + 1)
-        groups = width // p.array_rows
-
-        def conv(name: str) -> int:
-            return b.place(Space.LANE, groups, f"{scope}.{name}_conv", lambda w: self._tap_words(at(w).taps[name]))
-
+        words = {kind: self.lane_words[layer, kind] for kind in (*CONVOLUTIONS, "decay")}
         b.matmul(f"{scope}.f_a", lambda w: at(w).f_a, HEAD, hidden, 0, Func.LINEAR, Dest.T0)
         b.flow(f"{scope}.f_a", Source.T0, Out.SLOTS, segments=1, slot=2)
-        b.matmul(f"{scope}.k", lambda w: at(w).k, width, hidden, 0, Func.CONV, Dest.T1, constant=conv("k"))
+        b.matmul(f"{scope}.k", lambda w: at(w).k, width, hidden, 0, Func.CONV, Dest.T1, constant=words["k"])
         b.flow(f"{scope}.k", Source.T1, Out.KDA_K, segments=heads, norm=Norm.L2, eps=Eps.L2)
-        b.matmul(f"{scope}.q", lambda w: at(w).q, width, hidden, 0, Func.CONV, Dest.T2, constant=conv("q"))
+        b.matmul(f"{scope}.q", lambda w: at(w).q, width, hidden, 0, Func.CONV, Dest.T2, constant=words["q"])
         b.flow(f"{scope}.q", Source.T2, Out.KDA_Q, segments=heads, norm=Norm.L2, eps=Eps.L2)
-        gate_words = b.place(Space.LANE, groups, f"{scope}.decay", lambda w: self._decay_words(at(w)))
-        b.matmul(f"{scope}.f_b", lambda w: at(w).f_b, width, 1, 2, Func.DECAY, Dest.T3, constant=gate_words)
+        b.matmul(f"{scope}.f_b", lambda w: at(w).f_b, width, 1, 2, Func.DECAY, Dest.T3, constant=words["decay"])
         kda = {"KDA_K", "KDA_Q", *b.lanes("T3", 0, width)}
         b.emit("kda", f"{scope}.scan", kda | {f"state{index}"}, {"sums", "alpha"}, op=KdaOp.SCAN, layer=index)
-        b.matmul(f"{scope}.v", lambda w: at(w).v, width, hidden, 0, Func.CONV, Dest.T1, constant=conv("v"))
+        b.matmul(f"{scope}.v", lambda w: at(w).v, width, hidden, 0, Func.CONV, Dest.T1, constant=words["v"])
         b.matmul(f"{scope}.b", lambda w: at(w).b, heads, hidden, 0, Func.GATE, Dest.T0)
         reads = {"sums", *b.lanes("T1", 0, width), *b.lanes("T0", 0, heads)}
         b.emit("kda", f"{scope}.read", reads, {"O", "u"}, op=KdaOp.READ, layer=index)
@@ -366,6 +375,10 @@ class Compiler:
     def _tap_words(self, taps: Ints) -> list[int]:
         """Conv taps [channels, 4] as lane-constant words."""
         return [bits(g.ravel(), CONST.width) for g in taps.reshape(-1, self.p.array_rows, 4)]
+
+    def _conv_words(self, name: str, w: KdaWeights) -> list[int]:
+        """A convolution's taps as lane-constant words."""
+        return self._tap_words(w.taps[name])
 
     def _decay_words(self, w: KdaWeights) -> list[int]:
         """dt_bias and rate as lane-constant words."""

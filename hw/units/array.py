@@ -82,7 +82,7 @@ class ArrayUnit(Block):
     def __init__(self, p: Params) -> None:
         self.p = p
         self.consts = Sram(self.lane_words(p), p.lane_const_width, write_granularity=LOAD_BITS)
-        self.history = Sram(self.lane_words(p), p.history_width, bank_width=3 * VEC.width)  # a bank a row
+        self.history = Sram(self.history_words(p), p.history_width, bank_width=3 * VEC.width)  # a bank a row
         super().__init__(
             {
                 "cmd": In(ArrayCommand),
@@ -109,8 +109,13 @@ class ArrayUnit(Block):
 
     @staticmethod
     def lane_words(p: Params) -> int:
-        """Words of the lane-constant and conv-history memories: CONV (q, k, v) and DECAY groups of all KDA layers."""
+        """Words of the lane-constant memory: the CONV groups (q, k, v) of all KDA layers, then the DECAY groups."""
         return 4 * p.groups * p.kda_layers
+
+    @staticmethod
+    def history_words(p: Params) -> int:
+        """Words of the conv-history memory: one for each lane-constant word of CONV."""
+        return 3 * p.groups * p.kda_layers
 
     def body(self, platform: object) -> Module:
         m = Module()

@@ -65,9 +65,8 @@ class ArrayModel:
         self.codes = rng.integers(0, 16, (words, rows, 32))
         wild = rng.random((words, rows)) < 0.05
         self.scales = np.where(wild, rng.integers(0, 255, (words, rows)), rng.integers(119, 128, (words, rows)))
-        depth = ArrayUnit.lane_words(p)
-        self.consts = rng.integers(0, 1 << 16, (depth, rows, LANE_CONSTS))
-        self.history = np.zeros((depth, rows, 3), np.int64)
+        self.consts = rng.integers(0, 1 << 16, (ArrayUnit.lane_words(p), rows, LANE_CONSTS))
+        self.history = np.zeros((ArrayUnit.history_words(p), rows, 3), np.int64)
         self.t = np.zeros((T_REGS, p.lanes), np.int64)
         self.prefix = np.zeros(p.lanes, np.int64)
         self.t_known = np.zeros((T_REGS, p.lanes), bool)  # written at least once
@@ -326,6 +325,7 @@ def random_command(p: Params, rng: np.random.Generator, words: int, funcs=tuple(
         reach = token // (p.array_rows // p.hidden_blocks) + 1
         if reach > words:
             token, reach = token % (p.array_rows // p.hidden_blocks), 1
+    constants = ArrayUnit.history_words(p) if func == Func.CONV else ArrayUnit.lane_words(p)
     dests = list(Dest) if func == Func.LINEAR else [Dest.T0, Dest.T1, Dest.T2, Dest.T3]
     codes = rng.integers(0, 256, (SLOTS, 32))
     codes[(codes & 127) == 127] = 0
@@ -335,7 +335,7 @@ def random_command(p: Params, rng: np.random.Generator, words: int, funcs=tuple(
     return Command(
         base=int(rng.integers(0, words - reach + 1)), groups=groups, blocks=blocks, slot=int(rng.integers(SLOTS)),
         func=func, dest=dests[rng.integers(len(dests))], group0=group0,
-        constant=int(rng.integers(0, ArrayUnit.lane_words(p) - groups + 1)), expert=expert, picked=picked, token=token,
+        constant=int(rng.integers(0, constants - groups + 1)), expert=expert, picked=picked, token=token,
         first=int(rng.random() < 0.3), serial=int(rng.random() < 0.5), codes=codes,
         scales=np.where(rng.random(SLOTS) < 0.1, rng.integers(0, 255, SLOTS), centre),
     )  # fmt: skip
@@ -352,7 +352,7 @@ async def prepare(io, model: ArrayModel, rng: np.random.Generator) -> None:
         c = random_command(p, rng, model.words, (Func.LINEAR,))
         c.dest, c.group0, c.groups, c.blocks, c.base, c.expert = dest, 0, p.groups, 1, 0, 0
         await bench.command(c)
-    for start in range(0, ArrayUnit.lane_words(p), p.groups):
+    for start in range(0, ArrayUnit.history_words(p), p.groups):
         c = random_command(p, rng, model.words, (Func.CONV,))
         c.group0, c.groups, c.base, c.expert, c.constant, c.first, c.blocks = 0, p.groups, 0, 0, start, 1, 1
         await bench.command(c)

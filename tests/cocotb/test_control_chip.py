@@ -70,13 +70,13 @@ class Chip:
         return dict(prompt=prompt, count=count, flags=int(flags), tokens=tokens, logits=logits, stalls=stalls)
 
     def runs(self, rows, rng):
-        """Runs of some combinations with random prompts of three tokens; those without an image stall first."""
+        """Runs of some combinations with random prompts of two tokens; those without an image stall first."""
         made = []
         for row in sorted(rows):
             on = [factor for factor, level in zip(FACTORS, row, strict=True) if level]
-            prompt = rng.integers(0, self.p.model.vocab_size, 3).tolist()
+            prompt = rng.integers(0, self.p.model.vocab_size, 2).tolist()
             flags = sum(factor for factor in on if factor not in CHANNELS)
-            made.append(self.run(prompt, 3, flags, [factor for factor in on if factor in CHANNELS]))
+            made.append(self.run(prompt, 2, flags, [factor for factor in on if factor in CHANNELS]))
         return made
 
     def build(self, memories):

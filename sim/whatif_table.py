@@ -90,17 +90,20 @@ def table(p: Params) -> str:
     ]  # fmt: skip
     for one in found:
         knobs = ", ".join(f"`{k}={v}`" for k, v in one.knobs.items())
-        kind = "projection" if one.chip.projection else "RTL"
         counts = " | ".join(f"{one.cycles[c]:,}" for c in contexts)
         saved = base - one.cycles[stated]
-        rows.append(f"| {one.change} | {knobs} | {kind} | {counts} | {saved:+,} ({100 * saved / base:+.1f} %) |")
+        rows.append(f"| {one.change} | {knobs} | {_kind(one)} | {counts} | {saved:+,} ({100 * saved / base:+.1f} %) |")
     best = best_changes(found, stated)
     rows += ["", f"The three changes that buy most at context {stated}:", ""]
     for number, one in enumerate(best, 1):
-        saved = base - one.cycles[stated]
-        rows.append(f"{number}. {one.change}: {saved:,} of {base:,} cycles ({100 * saved / base:.1f} %).")
+        saved, kind = base - one.cycles[stated], _kind(one)
+        rows.append(f"{number}. {one.change}: {saved:,} of {base:,} cycles ({100 * saved / base:.1f} %, {kind}).")
     rows += ["", together(p, best, stated, base), ""]
     return "\n".join(rows)
+
+
+def _kind(one: Line) -> str:
+    return "projection" if one.chip.projection else "RTL"
 
 
 def best_changes(found: list[Line], stated: int) -> list[Line]:

@@ -71,7 +71,7 @@ def trials(p):
     long = 2 * vocab  # a pause in which a position's logits cannot all leave
     return [
         Trial(Request(prompt(p, 3), count=4), {"image": (1, 0.3)}),
-        Trial(Request(prompt(p, 4, 2), forced=True), {"tokens": (2, 0.6, 500), "prompt": (3, 0.5)}, early=True),
+        Trial(Request(prompt(p, 4, 2), forced=True), {"tokens": (2, 0.6, 700), "prompt": (3, 0.5)}, early=True),
         Trial(Request(prompt(p, 2, 9), count=3, logits=True)),
         Trial(Request(prompt(p, 3, 1), count=2, logits=True), {"logits": (4, 0.5), "tokens": (5, 0.5, long)}),
         Trial(Request(prompt(p, 3, 4), forced=True, logits=True), {"logits": (6, 0.3, 7)}, reload=vocab < 100),

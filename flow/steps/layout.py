@@ -415,22 +415,14 @@ class Power(OpenRoadStep):
     def variables(self, job: Job) -> dict[str, Any]:
         return {
             "spef": job.of("parasitics") / "design.spef",
-            "saif": job.of("netlist_sim") / "activity.saif",
-            "scope": "replay/dut",
+            "activity": job.of("netlist_sim") / "activity.csv",
         }
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
-        outcome.metrics |= annotation((work / "annotation.rpt").read_text())
+        pins, known = (outcome.metrics.pop(f"finish__power__activity__{kind}") for kind in ("pins", "known"))
+        outcome.metrics["finish__power__activity__annotated__share"] = round(float(known) / float(pins), 4)
+        outcome.metrics["finish__power__activity__source"] = "simulated decode, signed-off netlist"
         return outcome
-
-
-def annotation(report: str) -> Metrics:
-    """Share of the pins whose activity comes from the simulation, from OpenSTA's report."""
-    counts = {name: int(number) for name, number in re.findall(r"^(\w+)\s+(\d+)\s*$", report, flags=re.M)}
-    total = sum(counts.values())
-    if not total:
-        raise StepFailed("OpenSTA reports no pins with activity")
-    return {"finish__power__activity__annotated__share": round(1 - counts.get("unannotated", 0) / total, 4)}
 
 
 class Abstract(OpenRoadStep):

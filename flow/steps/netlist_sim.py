@@ -15,7 +15,7 @@ from typing import Any
 from flow import netlist
 from flow.design import Design
 from flow.nangate45 import library as nangate45
-from flow.steps import replay
+from flow.steps import activity, replay
 from flow.steps.step import LOG, Job, Metrics, Outcome, Step, StepFailed, console, sha256
 from golden.files import replaced_folder
 from hw import hierarchy
@@ -23,7 +23,8 @@ from hw.emit import MODELS
 
 TOKENS, PROMPT = 4, (5,)
 RECORDS = Path("build/flow/records")
-ACTIVITY, DECODE = "activity.saif", "decode.json"
+ACTIVITY, DECODE = "activity.csv", "decode.json"
+CLOCK_PS = 10_000  # of the replay
 
 
 class NetlistSim(Step):
@@ -40,11 +41,12 @@ class NetlistSim(Step):
         return {"tokens": TOKENS, "prompt": PROMPT}
 
     def files(self, job: Job) -> Sequence[Path]:
-        return [*sources(job.design, job.folder.parent)[1:], Path(replay.__file__)]
+        return [*sources(job.design, job.folder.parent)[1:], Path(replay.__file__), Path(activity.__file__)]
 
     def run(self, job: Job, work: Path) -> Outcome:
         records = recorded(job.design)
         decode = json.loads((records / DECODE).read_text())
+        start = decode["edges"][0]
         module = netlist.read(job.of("signoff") / "netlist.v")[job.design.top]
         try:
             found = replay.replay(
@@ -53,15 +55,22 @@ class NetlistSim(Step):
                 replay.ports(module.text),
                 records / f"{job.design.top}.hex",
                 work,
-                activity=work / ACTIVITY,
-                start=decode["edges"][0],
+                activity=work / "activity.saif",
+                start=start,
             )
         except replay.ReplayFailed as problem:
             raise StepFailed(str(problem)) from None
         (work / LOG).write_text((work / "replay.log").read_text())
         if found.wrong_edges:
             raise StepFailed(f"the netlist differs from the RTL at {found.wrong_edges} edges, first {found.first}")
+        nets = activity.read_saif(work / "activity.saif", ("replay", "dut"), start * CLOCK_PS)
+        known, pins = activity.write(module.text, nets, work / ACTIVITY)
+        for leftover in (work / "activity.saif", *(work / "simulation").iterdir()):
+            leftover.unlink()
+        (work / "simulation").rmdir()
         metrics: Metrics = {
+            "netlistsim__activity__pins": pins,
+            "netlistsim__activity__pins__known": known,
             "netlistsim__netlist__sha256": sha256(job.of("signoff") / "netlist.v"),
             "netlistsim__edges": found.edges,
             "netlistsim__edges__wrong": found.wrong_edges,

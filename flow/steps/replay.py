@@ -151,11 +151,13 @@ def replay(
     activity: Path | None = None,
     start: int = 0,
     clock: str = "clk",
+    optimise: str = "-O1",
     timeout: float = 7200.0,
 ) -> Outcome:
     """Compile a netlist with Verilator and drive it with a record; raises ReplayFailed when it cannot be run.
 
     ``sources``: netlists, the library's Verilog models, SRAM models. Whether the netlist agrees is in the outcome.
+    ``optimise``: the C++ compiler's level; -O0 for short records.
     """
     (work / BENCH).write_text(bench(module, all_ports, record.resolve(), activity, start, clock))
     folder = work / "simulation"
@@ -164,9 +166,21 @@ def replay(
     flags = [flag for flag in FLAGS if flag not in ("--x-initial", "--x-assign", "unique")]
     verilate = [str(root / "bin" / "verilator_bin"), "--cc", "--main", "--exe", "--timing", "--top-module", "replay"]
     verilate += ["-Mdir", str(folder), "-o", "replay", *flags, "--x-assign", "0", "--x-initial", "0"]
-    verilate += ["-Wno-lint", "-Wno-style", "-Wno-SPECIFYIGN", *(["--trace-saif"] if activity else [])]
+    verilate += ["-Wno-lint", "-Wno-style", "-Wno-SPECIFYIGN"]
+    verilate += ["--trace-saif", "--trace-underscore"] if activity else []
+    verilate += ["-CFLAGS", "--std=c++20 -fcoroutines"]
     verilate += [str(work / BENCH), *map(str, sources)]
-    make = ["make", "-j2", "-C", str(folder), "-f", "Vreplay.mk", "OPT_FAST=-O1", *MAKE_VARIABLES]
+    make = [
+        "make",
+        "-j2",
+        "-C",
+        str(folder),
+        "-f",
+        "Vreplay.mk",
+        f"OPT_FAST={optimise}",
+        f"OPT_GLOBAL={optimise}",
+        *MAKE_VARIABLES,
+    ]
     environment = {**os.environ, "VERILATOR_ROOT": str(root)}
     environment.pop("MAKEFLAGS", None)
     log = work / "replay.log"

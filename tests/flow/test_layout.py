@@ -1,0 +1,197 @@
+"""The layout's plan, scripts and readers, on a small design with a macro and a block; no OpenROAD is needed."""
+
+import json
+import shutil
+
+import pytest
+
+from flow import netlist, pipeline
+from flow.cli import run as cli
+from flow.design import Design
+from flow.nangate45 import library as nangate45
+from flow.nangate45 import platform
+from flow.settings import FlowSettings
+from flow.steps import layout
+from flow.steps.mapped import CELLS, NETLIST
+from flow.steps.openroad import OpenRoad
+from flow.steps.step import Job, StepFailed
+from hw.emit import emit_verilog
+from hw.memory.macro_model import MacroSpec, cost
+from tests.flow.designs import Mac, Unit
+
+TOOL = OpenRoad(("openroad",), "test")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """(folder of flows, design ``unit`` over its block ``mac``), both synthesised; the block has made-up views."""
+    root = tmp_path_factory.mktemp("flow")
+    emit_verilog(Unit(), "unit", out_dir=root / "rtl")
+    emit_verilog(Mac(), "mac", out_dir=root / "rtl_mac")
+    block = Design("small", "mac", "mac", root / "rtl")
+    design = Design("small", "unit", "unit", root / "rtl", (block,), 1)
+    for each in (block, design):
+        pipeline.run_steps(Job(each, FlowSettings(), None, root / each.name), pipeline.STEPS[:1], None)
+    views = root / block.name / "abstract"
+    views.mkdir()
+    (views / "mac.lef").write_text("MACRO mac\n  CLASS BLOCK ;\n  SIZE 38.0 BY 28.0 ;\nEND mac\n")
+    (views / "mac_typical.lib").write_text("library(mac) {}\n")
+    return root, design
+
+
+def job(made, **settings):
+    root, design = made
+    return Job(design, FlowSettings(**settings), TOOL, root / design.name)
+
+
+def test_blocks_are_left_out_of_the_netlist(made):
+    """The design's netlist ends at its blocks; cells, macros and blocks are counted through the hierarchy."""
+    work = job(made)
+    modules = netlist.read(work.of("synth") / NETLIST)
+    assert set(modules) == {"unit", "pair", "sram_1rw_64x32_by_1"}
+    cells, clocked = layout.counted(work)
+    assert clocked and cells["mac"] == 8 and cells["sram_1rw_64x32"] == 1
+    assert cells["DFF_X1"] == 4 * 24 + 6 + 24
+    metrics = json.loads((work.of("synth") / "metrics.json").read_text())
+    assert metrics["synth__design__instance__count__block"] == 8
+
+
+def test_plan_follows_utilisation(made):
+    """The core holds cells, macros and blocks at the utilisation asked for, on whole sites and rows."""
+    work = job(made, utilisation=0.5)
+    plan = layout.plan(work)
+    cells, _ = layout.counted(work)
+    areas = nangate45.cell_areas(nangate45.locate().liberty)
+    assert plan.cell_area_um2 == pytest.approx(sum(areas[kind] * n for kind, n in cells.items() if kind in areas))
+    assert plan.macro_area_um2 == pytest.approx(8 * 38 * 28 + cost(MacroSpec("1rw", 64, 32)).area_um2)
+    assert plan.utilisation == pytest.approx(0.5, abs=0.01)
+    left, bottom, right, top = plan.core
+    for value, step in (
+        (left, platform.SITE_UM),
+        (right, platform.SITE_UM),
+        (bottom, platform.ROW_UM),
+        (top, platform.ROW_UM),
+    ):
+        assert value / step == pytest.approx(round(value / step), abs=1e-3)
+    assert plan.die_width_um == pytest.approx(right + left) and plan.die_height_um == pytest.approx(top + bottom)
+
+
+@pytest.mark.parametrize(
+    ("die", "message"),
+    [
+        (
+            (100.0, 75.0),
+            r"^the die of [\d.]+ x [\d.]+ um is too small: cells and macros need \d+ um2, the core has \d+$",
+        ),
+        ((400.0, 30.0), r"^macro \w+ of [\d.]+ x [\d.]+ um does not fit the core of [\d.]+ x [\d.]+ um$"),
+        ((4.0, 4.0), r"does not fit the core|too small"),
+    ],
+)
+def test_a_die_too_small_is_refused_before_anything_runs(made, die, message):
+    work = job(made, die_um=die)
+    with pytest.raises(StepFailed, match=message) as caught:
+        pipeline.run_steps(work, pipeline.STEPS, "floorplan")
+    assert "\n" not in str(caught.value)
+    assert not work.of("floorplan").exists() and not list(work.folder.glob(".floorplan*"))
+
+
+def test_a_small_design_gets_a_core_that_holds_its_macros(made):
+    """However few cells there are, the largest macro and a channel fit."""
+    work = job(made, utilisation=1.0, aspect=8.0)
+    left, bottom, right, top = layout.plan(work).core
+    assert right - left >= 38.0 and top - bottom >= 28.0 + work.settings.macro_channel_um
+
+
+@pytest.mark.parametrize(
+    "step", [step for step in pipeline.STEPS if isinstance(step, layout.OpenRoadStep)], ids=lambda s: s.name
+)
+def test_scripts_are_whole(made, step, tmp_path):
+    """Every template finds its values, at one corner and at three; braces are balanced; each writes something."""
+    root, design = made
+    slow = tmp_path / "slow folder" / "slow.lib"
+    slow.parent.mkdir()
+    slow.write_text("")
+    for settings in (FlowSettings(), FlowSettings(slow=slow, fast=slow)):
+        text = step.script(Job(design, settings, TOOL, root / design.name))
+        assert text.count("{") == text.count("}") and text.count("[") == text.count("]")
+        assert "{{" not in text and "{%" not in text
+        assert f'utl::set_metrics_stage "{step.stage}__{{}}"' in text
+        if settings.slow:
+            assert f"read_liberty -corner slow {{{slow}}}" in text
+            assert text.index("-corner typical") < text.index("-corner slow"), "units follow the first file"
+    assert "write_" in text
+
+
+def test_blocks_keep_their_own_metal(made):
+    """Straps of the level above cross those that are the block's pins; signals may use what is above the block."""
+    work = job(made)
+    grid = next(step for step in pipeline.STEPS if step.name == "power_grid").script(work)
+    assert "-macro -cells mac " in grid and "add_pdn_connect -grid mac -layers { metal7 metal8 }" in grid
+    assert "-layers {metal4 metal7}" in grid and "-macro -cells { sram_1rw_64x32 }" in grid
+    assert "-name core -voltage_domains CORE -pins { metal8 }" in grid
+    plain = Job(made[1].blocks[0], FlowSettings(), TOOL, made[0] / "small.mac")
+    floorplan = pipeline.STEPS[1]
+    assert "-signal metal2-metal6" in floorplan.script(plain) and "rtl_macro_placer" not in floorplan.script(plain)
+    assert "-signal metal2-metal8" in floorplan.script(work) and "rtl_macro_placer" in floorplan.script(work)
+
+
+def test_a_design_without_registers_is_timed_on_paper(made):
+    """No clock port: the clock has no source, and nothing is propagated."""
+    root, design = made
+    work = Job(design, FlowSettings(), TOOL, root / "paper")
+    shutil.copytree(root / design.name / "synth", work.of("synth"))
+    kept = json.loads((work.of("synth") / CELLS).read_text())
+    (work.of("synth") / CELLS).write_text(json.dumps({**kept, "clocked": False}))
+    assert "create_clock -name core -period 10\n" in layout.constraints(work)
+    assert "create_clock -name core -period 10 [get_ports clk]\n" in layout.constraints(job(made))
+    repair = next(step for step in pipeline.STEPS if step.name == "repair")
+    assert "set_propagated_clock" not in repair.script(work) and "set_propagated_clock" in repair.script(job(made))
+    shutil.rmtree(work.folder)
+
+
+def test_an_abstract_frees_the_metal_between_its_straps(made, tmp_path):
+    """The obstruction of the strap layer is taken out, all others stay."""
+    lef = (
+        "MACRO mac\n  PIN VDD\n    PORT\n      LAYER metal7 ;\n      RECT 0 1 9 2 ;\n    END\n  END VDD\n  OBS\n"
+        "    LAYER metal6 ;\n     RECT 0 0 9 9 ;\n    LAYER metal7 ;\n     RECT 0 0 9 9 ;\n     RECT 1 1 2 2 ;\n"
+        "  END\nEND mac\n"
+    )
+    (tmp_path / "abstract.lef").write_text(lef)
+    work = Job(made[1].blocks[0], FlowSettings(), TOOL, tmp_path)
+    layout.Abstract().finish(work, tmp_path, layout.Outcome({}))
+    text = (tmp_path / "mac.lef").read_text()
+    assert text.count("LAYER metal7") == 1 and "LAYER metal6 ;\n     RECT 0 0 9 9 ;\n  END" in text
+    assert not (tmp_path / "abstract.lef").exists()
+
+
+def test_readers(tmp_path):
+    """SPEF totals in fF, sizes of LEF macros."""
+    (tmp_path / "x.spef").write_text("*C_UNIT 1.0 PF\n*D_NET *1 0.0025\n*D_NET *2 0.001\n")
+    assert layout.spef_totals(tmp_path / "x.spef") == {"parasitics__nets": 2, "parasitics__capacitance": 3.5}
+    lef = "MACRO a\n  CLASS BLOCK ;\n  SIZE 1.5 BY 2.8 ;\n  PIN x\n  END x\nEND a\nMACRO b\n  SIZE 3 BY 4 ;\nEND b\n"
+    (tmp_path / "x.lef").write_text(lef)
+    assert layout.sizes(tmp_path / "x.lef") == {"a": (1.5, 2.8), "b": (3.0, 4.0)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "nothing"], "there is no step nothing: they are synth, floorplan, power_grid"),
+        (["--unit", "nothing"], "micro-k3 has no unit nothing: it has"),
+        (["--lib-slow", "nowhere.lib"], "--lib-slow: no file nowhere.lib"),
+        (["--rcx-rules", "nowhere"], "--rcx-rules: no file nowhere"),
+        (["--die", "big"], "--die takes width and height in um, such as 500x400, not 'big'"),
+        (["--openroad", "nowhere"], "no OpenROAD program at nowhere"),
+        (["--utilisation", "2"], "Invalid value for '--utilisation'"),
+    ],
+)
+def test_bad_options_are_one_line(arguments, message, capsys, monkeypatch, tmp_path):
+    if "--unit" in arguments:
+        from flow import rtl
+
+        emit_verilog(Mac(), "mac", out_dir=tmp_path)
+        (tmp_path / "mac.v").rename(tmp_path / rtl.VERILOG)
+        monkeypatch.setattr(rtl, "emitted", lambda chip: tmp_path)
+    assert cli(["flow", "--config", "micro-k3", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err.splitlines()[-1] and captured.out == ""

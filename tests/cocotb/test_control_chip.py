@@ -1,7 +1,7 @@
 """The whole chip on Verilator decodes exactly what the integer twin decodes, whatever its host does.
 
 Factors of a run: a stall on each of the five channels, teacher-forced or free, logits streamed or not; and the seed of
-the start values.  ``make verify`` has all combinations, ``make test`` half of a quarter: every three factors crossed.
+the start values.  ``make verify`` has all combinations, ``make test`` a sixteenth: every three factors crossed.
 """
 
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""The MLA engine under Verilator: the presets (tests/hw has other numbers of positions at a time)."""
+"""The MLA engine under Verilator: nano-k3's, and one with a head and twice as many positions at a time.
+
+tests/hw has other numbers of positions.
+"""
 
 import pytest
 
@@ -8,7 +11,7 @@ from tests.hw.mla_reference import params
 
 SIZES = [
     ("nano-k3", None, None, (1,)),
-    ("micro-k3", None, None, (2, 3)),
+    ("micro-k3", 4, None, (2, 3)),
 ]
 
 

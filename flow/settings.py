@@ -17,16 +17,20 @@ class Corner:
     liberty: Path
 
 
+UTILISATION = (0.70, 0.65, 0.80)  # by level: cells; blocks, macros and cells; units and macros
+
+
 @dataclass(frozen=True)
 class FlowSettings:
     """Lengths in um, times in ns, shares 0 to 1.
 
-    ``utilisation``: area of cells and macros over the core's, after synthesis. ``density``: of placement bins; None: as
-    even as the core allows plus a tenth of what is left. ``padding``: sites kept free beside a cell while it is placed.
+    ``utilisation``: area of cells and macros over the core's, after synthesis; by level: a design over blocks needs
+    room between them. ``density``: of placement bins; None: as even as the core allows plus a tenth of what is left.
+    ``padding``: sites kept free beside a cell while it is placed.
     """
 
     constraints: Constraints = field(default_factory=Constraints)
-    utilisation: float = 0.60
+    utilisation: float = UTILISATION[0]
     aspect: float = 1.0
     margin_um: float = 2.8
     macro_channel_um: float = 12.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flow.commands.common import CommandError, console
@@ -30,7 +30,7 @@ def run(options: Options) -> None:
     """Run the steps; prints the design's folder on stdout."""
     from flow import design, pipeline
     from flow.nangate45.library import LibraryMissing
-    from flow.settings import FlowSettings
+    from flow.settings import UTILISATION, FlowSettings
     from flow.steps.openroad import OpenRoad, OpenRoadError, OpenRoadMissing, find
     from flow.steps.step import StepFailed
 
@@ -43,9 +43,8 @@ def run(options: Options) -> None:
     ):
         if file is not None and not file.is_file():
             raise CommandError(f"{option}: no file {file}")
-    asked = FlowSettings(
-        utilisation=options.utilisation or FlowSettings.utilisation,
-        die_um=_die(options.die),
+    die = _die(options.die)
+    common = FlowSettings(
         rcx_rules=_absolute(options.rcx_rules),
         slow=_absolute(options.lib_slow),
         fast=_absolute(options.lib_fast),
@@ -60,8 +59,15 @@ def run(options: Options) -> None:
             raise CommandError(str(missing)) from None
         console.print(f"[yellow]stops after synthesis, results are pre-layout: {missing}", soft_wrap=True)
     made = design.make(options.config, options.unit, flat=options.flat)
+
+    def settings(each: design.Design) -> FlowSettings:
+        """Die and utilisation that were asked for are the design's; its blocks have their level's."""
+        if each is made:
+            return replace(common, utilisation=options.utilisation or UTILISATION[each.level], die_um=die)
+        return replace(common, utilisation=UTILISATION[each.level])
+
     try:
-        folders = pipeline.lay_out(made, lambda each: asked, tool, options.to)
+        folders = pipeline.lay_out(made, settings, tool, options.to)
     except (StepFailed, OpenRoadError, LibraryMissing) as problem:
         raise CommandError(str(problem), 1) from None
     print(folders[-1] / pipeline.REPORT)

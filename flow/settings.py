@@ -42,7 +42,6 @@ class FlowSettings:
     die_um: tuple[float, float] | None = None  # None: from utilisation
     pin_layers: tuple[str, str] = ("metal5", "metal6")
     route_iterations: int = 64
-    seed: int = 1
     rcx_rules: Path | None = None
     slow: Path | None = None
     fast: Path | None = None

@@ -317,7 +317,7 @@ class DetailedRoute(OpenRoadStep):
 
     name, stage, database_of = "detailed_route", "detailedroute", "global_route"
     after = ("global_route",)
-    uses = ("route_iterations", "seed")
+    uses = ("route_iterations",)
 
 
 class Fill(OpenRoadStep):

@@ -28,7 +28,7 @@ class Count(Step):
         return [self.source]
 
     def settings(self, job):
-        return {"seed": job.settings.seed}
+        return {"padding": job.settings.padding}
 
     def run(self, job, work):
         self.ran += 1
@@ -93,7 +93,7 @@ def test_changes_reach_the_steps_after(setup):
     source.write_text("30")
     assert [result.status for result in run_steps(job, steps, None)] == ["done", "done"]
     assert report(job)["metrics"]["double__value"] == 62
-    changed = Job(job.design, FlowSettings(seed=2), None, job.folder)
+    changed = Job(job.design, FlowSettings(padding=2), None, job.folder)
     assert [result.status for result in run_steps(changed, steps, None)] == ["done", "done"]
     (job.of("count") / "value").unlink()
     assert [result.status for result in run_steps(changed, steps, None)] == ["done", "cached"]

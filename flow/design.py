@@ -53,7 +53,7 @@ def make(config: str, unit: str | None = None, *, flat: bool = False) -> Design:
     from hw.params import from_preset
 
     p = from_preset(config)
-    folder = rtl.emitted(rtl.make(p))
+    folder = rtl.emitted(rtl.make(p)).resolve()
     modules = netlist.read(folder / rtl.VERILOG)
     units = [name for name in hierarchy.UNITS if name in modules]
     tiles = [name for name in hierarchy.TILES if name in modules]

@@ -58,15 +58,17 @@ def lay_out(
     openroad: OpenRoad | None,
     to: str | None = None,
     root: Path = FOLDER,
+    command: Callable[[Design], str] | None = None,
 ) -> list[Path]:
     """Take a design, its blocks first and those to their end, to step ``to`` (None: the last); returns their folders.
 
-    Without OpenROAD only steps that do not need it are run, on the design alone.
+    Without OpenROAD only steps that do not need it are run, on the design alone. ``command``: the command line that
+    makes a design again, for its report.
     """
     order = design.in_order() if openroad is not None and to != Synth.name else [design]
     folders = []
     for each in order:
-        job = Job(each, settings(each), openroad, (root / each.name).resolve())
+        job = Job(each, settings(each), openroad, (root / each.name).resolve(), command(each) if command else "")
         run_steps(job, STEPS, to if each is design else None)
         folders.append(job.folder)
     return folders
@@ -100,6 +102,7 @@ def write_report(job: Job, results: Sequence[Result]) -> None:
         "unit": job.design.unit,
         "top": job.design.top,
         "blocks": [block.name for block in job.design.blocks],
+        "command": job.command,
         "state": states[-1] if states else "nothing",
         "metrics": metrics,
         "steps": [

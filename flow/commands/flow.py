@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flow.commands.common import CommandError, console
+
+if TYPE_CHECKING:
+    from flow.design import Design
 
 
 @dataclass(frozen=True)
@@ -60,17 +65,37 @@ def run(options: Options) -> None:
         console.print(f"[yellow]stops after synthesis, results are pre-layout: {missing}", soft_wrap=True)
     made = design.make(options.config, options.unit, flat=options.flat)
 
-    def settings(each: design.Design) -> FlowSettings:
+    def settings(each: Design) -> FlowSettings:
         """Die and utilisation that were asked for are the design's; its blocks have their level's."""
         if each is made:
             return replace(common, utilisation=options.utilisation or UTILISATION[each.level], die_um=die)
         return replace(common, utilisation=UTILISATION[each.level])
 
     try:
-        folders = pipeline.lay_out(made, settings, tool, options.to)
+        folders = pipeline.lay_out(
+            made, settings, tool, options.to, command=lambda each: command_line(options, made, each)
+        )
     except (StepFailed, OpenRoadError, LibraryMissing) as problem:
         raise CommandError(str(problem), 1) from None
     print(folders[-1] / pipeline.REPORT)
+
+
+def command_line(options: Options, made: Design, each: Design) -> str:
+    """The command that lays out a design, or one of its blocks, again; files by their names."""
+    words = ["nanok3", "flow", "--config", options.config]
+    words += ["--unit", each.unit] if each.unit else []
+    if each is made:
+        words += ["--to", options.to] if options.to else []
+        words += ["--utilisation", f"{options.utilisation:g}"] if options.utilisation else []
+        words += ["--die", options.die] if options.die else []
+        words += ["--flat"] if options.flat else []
+    for option, file in (
+        ("--lib-slow", options.lib_slow),
+        ("--lib-fast", options.lib_fast),
+        ("--rcx-rules", options.rcx_rules),
+    ):
+        words += [option, file.name] if file else []
+    return shlex.join(words)
 
 
 def _absolute(file: Path | None) -> Path | None:

@@ -311,6 +311,10 @@ class GlobalRoute(OpenRoadStep):
     after = ("repair",)
     uses = ("padding", "setup_margin_ns", "hold_margin_ns", "max_wire_um")
 
+    def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
+        write_paths(job, work)
+        return outcome
+
 
 class DetailedRoute(OpenRoadStep):
     """Wires and vias."""
@@ -366,14 +370,18 @@ class SignOff(OpenRoadStep):
         return {"spef": job.of("parasitics") / "design.spef"}
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
-        paths = {}
-        for view in views(job):
-            paths[view.name] = {
-                check: read_paths(work / f"paths_{check}_{view.name}.json") for check in ("setup", "hold")
-            }
-        (work / "paths.json").write_text(json.dumps(paths, indent=1) + "\n")
+        write_paths(job, work)
         outcome.metrics["finish__netlist__sha256"] = sha256(work / "netlist.v")
         return outcome
+
+
+def write_paths(job: Job, work: Path) -> None:
+    """Gather OpenSTA's path reports of all corners in paths.json."""
+    paths = {
+        view.name: {check: read_paths(work / f"paths_{check}_{view.name}.json") for check in ("setup", "hold")}
+        for view in views(job)
+    }
+    (work / "paths.json").write_text(json.dumps(paths, indent=1) + "\n")
 
 
 def read_paths(file: Path) -> list[dict[str, Any]]:

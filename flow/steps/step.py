@@ -44,6 +44,7 @@ class Job:
     settings: FlowSettings
     openroad: OpenRoad | None
     folder: Path  # build/flow/<design>
+    command: str = ""  # the command line that makes it
 
     def of(self, step: str) -> Path:
         """The folder of a step's results."""

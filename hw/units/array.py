@@ -1,5 +1,8 @@
 """The matmul array: command sequencing, operand decoding, and the rows with their registers."""
 
+from functools import reduce
+from operator import or_
+
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
@@ -23,15 +26,17 @@ from hw.layouts import (
 )
 from hw.memory.sram import Sram
 from hw.params import BLOCK, T_REGS, Params
+from hw.timing import ArrayTiming
 from hw.units.row import SHIFT_BASE, ArrayRow, Operand, RowControl
 
 GROUP_BITS = 7
 LOAD_BITS = 32
 E4M3_ONE = 0x38
-# cycles from the one in which a group's last word is issued to the one at whose end its result is written
+TIMING = ArrayTiming()
 LATENCY = {
-    Func.LINEAR: 1, Func.EMBED: 1, Func.HEAD: 2, Func.GATE: 3, Func.CONV: 3, Func.SITU: 3, Func.DECAY: 4,
-}  # fmt: skip
+    func: TIMING.latency.of(func)
+    for func in (Func.LINEAR, Func.EMBED, Func.HEAD, Func.GATE, Func.CONV, Func.SITU, Func.DECAY)
+}
 SLOW = (Func.GATE, Func.CONV, Func.SITU, Func.DECAY)
 
 
@@ -65,9 +70,9 @@ class ArrayUnit(Block):
 
     Ports: see docs/chip.md; commands: hw.layouts.ArrayCommand.
 
-    Latency: ``done`` is LATENCY[func] cycles after the cycle of the last word (the one in which its address is on
-    ``weight_addr``, which is also that of ``take``): LINEAR 1, HEAD 2, GATE, CONV and SITU 3, DECAY 4. EMBED: one word,
-    then one row group per cycle, ``done`` one cycle after the last, which is groups + 1 after the word.
+    Latency (hw.timing.ArrayTiming): ``done`` is LATENCY[func] cycles after the cycle of the last word, the one in which
+    its address is on ``weight_addr``, which is also that of ``take``. EMBED: one word, then one row group per cycle,
+    ``done`` one cycle after the last, which is groups + 1 after the word.
     ``head_valid`` is 2 cycles after a HEAD group's last word.
 
     Throughput: one word per cycle, except that the last word of a group waits where two groups would meet (``_hold``):
@@ -178,7 +183,7 @@ class ArrayUnit(Block):
 
     def _hold(self, m: Module, stages: list[Signal]) -> Signal:
         """The word must wait: HEAD may not go on, or the last word of a group would meet an earlier group."""
-        w0, w1, w2, w3 = stages[:4]
+        w0, w1, w2 = stages[:3]
         # completion is in order, one group a cycle (there is one write port): cycles until the latest one is done
         latency, pending = Signal(range(6)), Signal(range(5))
         with m.Switch(w0.func):
@@ -193,18 +198,23 @@ class ArrayUnit(Block):
         def ended(w: Signal, *funcs: Func) -> Value:
             return w.valid & w.last & self._among(w, *funcs)
 
+        def meets(name: str) -> Value:
+            """The last word is of this function and would meet a group before it."""
+            found = [
+                ended(stages[h.distance], *(getattr(Func, f) for f in h.after))
+                for h in TIMING.hazards
+                if h.func == name
+            ]
+            return w0.last & self._among(w0, getattr(Func, name)) & reduce(or_, found)
+
         inside = (w1.valid & self._among(w1, Func.HEAD)) | (w2.valid & self._among(w2, Func.HEAD))
-        conv, situ, head = (self._among(w0, func) for func in (Func.CONV, Func.SITU, Func.HEAD))
-        hold = Signal()
-        m.d.comb += hold.eq(
-            (w0.last & (latency <= pending))
-            # conv: both multipliers in stages 1 and 2, and the history's write in stage 3
-            | (w0.last & conv & (ended(w1, Func.CONV, Func.SITU, Func.DECAY) | ended(w3, Func.CONV)))
-            # the second table unit: SiTU gate in stage 2, decay in stage 4
-            | (w0.last & situ & ended(w2, Func.DECAY))
-            | (head & w0.first & ~(self.head_ready & ~(self.head_serial & inside)))
-        )
-        return hold
+        hold: Value = w0.last & (latency <= pending)
+        for name in dict.fromkeys(h.func for h in TIMING.hazards):
+            hold = hold | meets(name)
+        hold = hold | (self._among(w0, Func.HEAD) & w0.first & ~(self.head_ready & ~(self.head_serial & inside)))
+        wait = Signal(name="hold")
+        m.d.comb += wait.eq(hold)
+        return wait
 
     @staticmethod
     def _among(w: Signal, *funcs: Func) -> Value:

@@ -22,20 +22,12 @@ from hw.layouts import MANTISSA_BITS, MlaCommand, registers, vector
 from hw.memory.sram import Sram
 from hw.params import HEAD, Params
 
-__all__ = ["MlaEngine", "mla_cycles"]
+__all__ = ["MlaEngine"]
 
 ROPE = 16  # lanes of the shared key
 LATENT_T, ROPE_T = 0, 3  # T registers of the absorbed query, and of q_rope and k_r
 OPERAND = UNIT.width  # bits of X, signed: a query, or a softmax weight's negative
 MIN_SHIFT = UNIT.frac + CACHE.frac - CTX.frac  # right shift of the context sum when the sum of weights is 1
-
-
-def mla_cycles(p: Params, position: int, ahead: bool = True) -> int:
-    """Cycles of one command at ``position``, from the first one with ``valid`` to the one with ``done``.
-
-    ``ahead``: the first group was read ahead, see MlaEngine.
-    """
-    return 2 * (position // p.mla_positions + 1) + (2 if ahead else 3)
 
 
 def block(p: Params) -> int:

@@ -40,27 +40,6 @@ EPSILONS: tuple[Any, ...] = (Eps.RMS, Eps.MLA, Eps.L2, Eps.HEAD)
 UNCHANGED = 13  # the shift of a multiplication that changes nothing
 
 
-def vector_cycles(command: Mapping[str, Any]) -> int:
-    """Cycles from the first valid cycle (counted) to ``done`` of a command whose inputs and constant are ready."""
-    if command["op"] == VectorOp.SNAP:
-        return 1
-    if command["op"] == VectorOp.SCORE:
-        return 3
-    cycles = 0
-    if command["src"] == Source.MIX:
-        cycles += command["n"] + (2 if command["combine"] == Combine.RESIDUAL else 0)
-    if command["norm"] in (Norm.RMS, Norm.L2):
-        cycles += 3
-    cycles += (command["norm"] == Norm.DIVIDE) + command["weight"] + command["gate"]
-    bare_norm = command["norm"] in (Norm.RMS, Norm.L2) and not command["weight"] and not command["gate"]
-    return cycles + (cycles == 0 or (bare_norm and command["out"] == layouts.Out.SLOTS))
-
-
-def vector_take(command: Mapping[str, Any]) -> int:
-    """Cycle of ``take``: the next command may be valid in the cycle after."""
-    return 2 if command["op"] == VectorOp.SCORE else vector_cycles(command)
-
-
 def check_command(command: Mapping[str, Any]) -> None:
     """Raise ValueError for a combination of fields that the unit does not have."""
     if command["op"] != VectorOp.FLOW:
@@ -89,7 +68,7 @@ class VectorUnit(Block):
 
     Ports are in docs/chip.md.  ``constants``: words of the constant memory (``lanes`` x 16 bits).
 
-    Cycles, the first valid one being 1 (``vector_cycles``, ``vector_take``):
+    Cycles, the first valid one being 1 (hw.timing: ``vector_cycles``, ``vector_take``):
 
     - SNAP: take and done in 1.
     - SCORE: take in 2, done in 3: squares and their sum; dot product and inverse norm; score.

@@ -11,10 +11,11 @@ from golden.fixed.numbers import KEY, NRM, SATURATIONS, SIG, STATE, UNIT, VEC, r
 from hw.layouts import KdaOp
 from hw.memory.sram import Sram
 from hw.params import HEAD, T_REGS, from_preset
+from hw.timing import kda_cycles
 from tests import cases
 from tests.cocotb.runner import parameters, start
 
-CYCLES = {KdaOp.SCAN: HEAD + 1, KdaOp.READ: 1, KdaOp.WRITE: 2 * HEAD}
+CYCLES = {op: kda_cycles(op) for op in (KdaOp.SCAN, KdaOp.READ, KdaOp.WRITE)}
 KEY_KINDS = ("random", "one", "flat")  # by the norm's spread: any, one key only, all equal
 VALUE_KINDS = ("random", "ends", "small")
 

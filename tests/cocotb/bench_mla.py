@@ -9,7 +9,7 @@ from cocotb.triggers import ReadOnly, RisingEdge, Timer
 from golden.fixed.functions import EXP2, RECIP
 from golden.fixed.numbers import CACHE, CTX, QUERY, SCORE, UNIT, VEC, round_shift
 from hw.layouts import MANTISSA_BITS
-from hw.units.mla import mla_cycles
+from hw.timing import mla_cycles, timing
 from tests.cocotb.runner import parameters, report, start
 from tests.hw.mla_reference import Reference, pack, params, unpack, vec
 
@@ -83,7 +83,9 @@ class Bench:
             assert bool(self.dut.take.value) == done
             assert cycles < 1000
             await RisingEdge(self.dut.clk)
-        assert cycles == mla_cycles(self.p, position, ahead=self.ahead == layer), f"{cycles} cycles at {position}"
+        assert cycles == mla_cycles(position, timing(self.p).mla, ahead=self.ahead == layer), (
+            f"{cycles} cycles at {position}"
+        )
         self.ahead = None
         self.dut.valid.value = 0
         await Timer(1, "ns")
@@ -221,7 +223,7 @@ async def reset_in_the_middle(dut):
     for p in range(position + 1):
         await bench.store(0, p, rng.integers(-3000, 3000, 32), vec(rng, 3000, 16))
     query = vec(rng, 3000, heads, 32), vec(rng, 3000, heads, 16)
-    for cycles in range(1, mla_cycles(bench.p, position) + 1):
+    for cycles in range(1, mla_cycles(position, timing(bench.p).mla) + 1):
         bench.show(0, position, query)
         for _ in range(cycles):
             await RisingEdge(dut.clk)

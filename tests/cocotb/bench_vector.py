@@ -12,7 +12,8 @@ from golden.fixed.mx import e4m3_units
 from golden.fixed.numbers import CACHE, CONST, KEY, NRM, ROWSCALE, UNIT, VEC, to_fixed, to_float
 from hw.layouts import Combine, Eps, LoadBus, Norm, Out, Source, Space, VectorCommand, VectorOp
 from hw.params import BLOCK, SLOTS
-from hw.units.vector import LOAD_BITS, vector_cycles, vector_take
+from hw.timing import vector_cycles, vector_take
+from hw.units.vector import LOAD_BITS
 from tests import cases
 from tests.cocotb.runner import parameters, report, start
 from tests.hw.vector_reference import Operands, Reference, Stimulus, legal, params

@@ -6,7 +6,8 @@ from amaranth.sim import Simulator
 
 from golden.fixed import mla as golden
 from golden.fixed.numbers import CACHE, CTX, NRM, UNIT
-from hw.units.mla import MlaEngine, mla_cycles
+from hw.timing import mla_cycles, timing
+from hw.units.mla import MlaEngine
 from tests.hw.mla_reference import Reference, pack, params, unpack, vec
 
 
@@ -40,7 +41,7 @@ def test_attention(positions):
             assert not ctx.get(dut.take)
             await ctx.tick()
             cycles += 1
-        assert cycles == mla_cycles(p, position, ahead=gap in (1, 3)) and ctx.get(dut.take)
+        assert cycles == mla_cycles(position, timing(p).mla, ahead=gap in (1, 3)) and ctx.get(dut.take)
         await ctx.tick()
         ctx.set(dut.valid, 0)
         context, mantissa = reference.attend(layer, position, *query)

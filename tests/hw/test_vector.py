@@ -5,7 +5,8 @@ from amaranth.sim import Simulator
 
 from golden.fixed.numbers import CACHE, KEY
 from hw.layouts import Out, Space, VectorOp
-from hw.units.vector import VectorUnit, vector_cycles, vector_take
+from hw.timing import vector_cycles, vector_take
+from hw.units.vector import VectorUnit
 from tests.hw.vector_reference import Reference, Stimulus, params
 
 

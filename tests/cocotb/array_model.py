@@ -341,6 +341,17 @@ def random_command(p: Params, rng: np.random.Generator, words: int, funcs=tuple(
     )  # fmt: skip
 
 
+def keep_apart(p: Params, commands: list[Command]) -> None:
+    """Change lane words that CONV commands use again at once: the programs use each once a token, and the history of a
+    word can be read 4 cycles after its group, not 2."""
+    recent: list[int | None] = [None, None]  # last lane words of the two commands before
+    for c in commands:
+        if c.func == Func.CONV:
+            while c.constant in recent:
+                c.constant = (c.constant + 1) % (ArrayUnit.history_words(p) - c.groups + 1)
+        recent = [recent[1], c.constant + c.groups - 1 if c.func == Func.CONV else None]
+
+
 async def prepare(io, model: ArrayModel, rng: np.random.Generator) -> None:
     """Constants; every register and history word written once, since their start values are random."""
     for name in ("valid", "load", "weight_data", "head_ready"):
@@ -362,6 +373,7 @@ async def prepare(io, model: ArrayModel, rng: np.random.Generator) -> None:
 async def run_commands(io, model: ArrayModel, rng: np.random.Generator, commands, gap=0.0, ready=1.0) -> Bench:
     """Run commands and compare everything; returns the bench with its cycle counts."""
     bench = Bench(io, model, rng, gap, ready)
+    keep_apart(model.p, commands)
     for c in commands:
         await bench.command(c)
     await bench.drain()

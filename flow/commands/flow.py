@@ -6,12 +6,14 @@ import re
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from flow import pipeline
 from flow.commands.common import CommandError, console
-
-if TYPE_CHECKING:
-    from flow.design import Design
+from flow.design import Design, make
+from flow.nangate45.library import LibraryMissing, locate
+from flow.settings import UTILISATION, FlowSettings
+from flow.steps.openroad import OpenRoad, OpenRoadError, OpenRoadMissing, find
+from flow.steps.step import StepFailed
 
 
 @dataclass(frozen=True)
@@ -30,54 +32,58 @@ class Options:
     die: str | None = None
     flat: bool = False
 
+    def files(self) -> dict[str, Path]:
+        """Files that were given, by their option."""
+        named = {"--lib-slow": self.lib_slow, "--lib-fast": self.lib_fast, "--rcx-rules": self.rcx_rules}
+        return {option: file for option, file in named.items() if file is not None}
+
 
 def run(options: Options) -> None:
-    """Run the steps; prints the design's folder on stdout."""
-    from flow import design, pipeline
-    from flow.nangate45.library import LibraryMissing
-    from flow.settings import UTILISATION, FlowSettings
-    from flow.steps.openroad import OpenRoad, OpenRoadError, OpenRoadMissing, find
-    from flow.steps.step import StepFailed
-
-    if options.to is not None and options.to not in pipeline.names():
-        raise CommandError(f"there is no step {options.to}: they are {', '.join(pipeline.names())}")
-    for option, file in (
-        ("--lib-slow", options.lib_slow),
-        ("--lib-fast", options.lib_fast),
-        ("--rcx-rules", options.rcx_rules),
-    ):
-        if file is not None and not file.is_file():
-            raise CommandError(f"{option}: no file {file}")
+    """Run the steps; prints the path of the design's report.json on stdout."""
+    common = _settings(options)
     die = _die(options.die)
-    common = FlowSettings(
-        rcx_rules=_absolute(options.rcx_rules),
-        slow=_absolute(options.lib_slow),
-        fast=_absolute(options.lib_fast),
-    )
-    tool: OpenRoad | None = None
-    wanted = options.openroad is not None or options.container
     try:
-        if options.to != "synth":
-            tool = find(options.openroad, container=options.container, mounts=(Path.cwd(),))
-    except OpenRoadMissing as missing:
-        if wanted:
-            raise CommandError(str(missing)) from None
-        console.print(f"[yellow]stops after synthesis, results are pre-layout: {missing}", soft_wrap=True)
-    made = design.make(options.config, options.unit, flat=options.flat)
+        tool = _openroad(options)
+        made = make(options.config, options.unit, flat=options.flat)
 
-    def settings(each: Design) -> FlowSettings:
-        """Die and utilisation that were asked for are the design's; its blocks have their level's."""
-        if each is made:
-            return replace(common, utilisation=options.utilisation or UTILISATION[each.level], die_um=die)
-        return replace(common, utilisation=UTILISATION[each.level])
+        def settings(each: Design) -> FlowSettings:
+            """Die and utilisation that were asked for are the design's; its blocks have their level's."""
+            if each is made:
+                return replace(common, utilisation=options.utilisation or UTILISATION[each.level], die_um=die)
+            return replace(common, utilisation=UTILISATION[each.level])
 
-    try:
         folders = pipeline.lay_out(
             made, settings, tool, options.to, command=lambda each: command_line(options, made, each)
         )
     except (StepFailed, OpenRoadError, LibraryMissing) as problem:
         raise CommandError(str(problem), 1) from None
     print(folders[-1] / pipeline.REPORT)
+
+
+def _settings(options: Options) -> FlowSettings:
+    """Settings that all designs of a run share; refuses steps and files that do not exist."""
+    if options.to is not None and options.to not in pipeline.names():
+        raise CommandError(f"there is no step {options.to}: they are {', '.join(pipeline.names())}")
+    given = options.files()
+    for option, file in given.items():
+        if not file.is_file():
+            raise CommandError(f"{option}: no file {file}")
+    found = {option: file.resolve() for option, file in given.items()}
+    return FlowSettings(slow=found.get("--lib-slow"), fast=found.get("--lib-fast"), rcx_rules=found.get("--rcx-rules"))
+
+
+def _openroad(options: Options) -> OpenRoad | None:
+    """OpenROAD where a step needs it; None, with one line, where it is not installed and was not asked for."""
+    if options.to == "synth":
+        return None
+    try:
+        folders = (Path.cwd(), locate().liberty.parent, *(file.resolve().parent for file in options.files().values()))
+        return find(options.openroad, container=options.container, mounts=folders)
+    except OpenRoadMissing as missing:
+        if options.openroad is not None or options.container:
+            raise CommandError(str(missing)) from None
+        console.print(f"[yellow]stops after synthesis, results are pre-layout: {missing}", soft_wrap=True)
+        return None
 
 
 def command_line(options: Options, made: Design, each: Design) -> str:
@@ -89,17 +95,9 @@ def command_line(options: Options, made: Design, each: Design) -> str:
         words += ["--utilisation", f"{options.utilisation:g}"] if options.utilisation else []
         words += ["--die", options.die] if options.die else []
         words += ["--flat"] if options.flat else []
-    for option, file in (
-        ("--lib-slow", options.lib_slow),
-        ("--lib-fast", options.lib_fast),
-        ("--rcx-rules", options.rcx_rules),
-    ):
-        words += [option, file.name] if file else []
+    for option, file in options.files().items():
+        words += [option, file.name]
     return shlex.join(words)
-
-
-def _absolute(file: Path | None) -> Path | None:
-    return None if file is None else file.resolve()
 
 
 def _die(text: str | None) -> tuple[float, float] | None:

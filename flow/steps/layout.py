@@ -251,7 +251,12 @@ class Floorplan(OpenRoadStep):
     def variables(self, job: Job) -> dict[str, Any]:
         top = SIGNAL_TOPS[job.design.level]
         above = [(f"metal7-metal{top}", platform.ADJUSTMENT_ABOVE)] if top > 6 else []
-        return {"plan": plan(job), "adjustments": [*platform.ROUTING_ADJUSTMENT, *above], "places": []}
+        return {
+            "plan": plan(job),
+            "adjustments": [*platform.ROUTING_ADJUSTMENT, *above],
+            "places": [],
+            "row_min_um": platform.STRAPS["metal4"].pitch_um + platform.STRAPS["metal4"].offset_um,
+        }
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
         made = plan(job)

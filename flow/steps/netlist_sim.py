@@ -1,7 +1,7 @@
 """Step ``netlist_sim``: the netlist that was signed off does, edge by edge, what the chip's RTL does in a real decode.
 
-The chip's RTL decodes a few tokens once per design, with every unit and tile recorded; the tokens are compared with the
-twin's. Each netlist is then driven with its module's record. What the nets do from the first token on is the activity
+The chip's RTL is loaded and decodes a few tokens once per preset, with the ports of the chip and of every unit and tile
+recorded; the tokens are compared with the twin's. Each netlist is then driven with its module's record. What the nets do from the first token on is the activity
 that the step ``power`` reads.
 """
 
@@ -110,7 +110,7 @@ def _record(design: Design, work: Path) -> None:
     words = rtl.image_words(chip, loaded)
     image.save(work / rtl.IMAGE, words)
     modules = netlist.read(design.rtl / rtl.VERILOG)
-    watched = [name for name in (*hierarchy.UNITS, *hierarchy.TILES) if name in modules]
+    watched = [name for name in (rtl.TOP, *hierarchy.UNITS, *hierarchy.TILES) if name in modules]
     recorder = work / "recorder.v"
     recorder.write_text("".join(replay.recorder(name, replay.ports(modules[name].text), rtl.TOP) for name in watched))
     made = build([*rtl.sources(design.rtl), recorder], rtl.TOP, folder=rtl.SIMULATIONS)

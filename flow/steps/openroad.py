@@ -65,13 +65,26 @@ class OpenRoad:
                     if watch is not None:
                         watch(last_line(log))
             except BaseException:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                _stop(process)
                 raise
         text = log.read_text(errors="replace")
         if process.returncode:
             raise OpenRoadError(explain(text, process.returncode))
         return re.findall(r"^\[WARNING .*$", text, flags=re.M)
+
+
+def _stop(process: subprocess.Popen[bytes], patience: float = 10.0) -> None:
+    """End a process and what it started; asked first, so that a container ends too."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        pass
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
 
 
 def last_line(log: Path, tail: int = 2000) -> str:
@@ -127,9 +140,9 @@ def _in_container(mounts: tuple[Path, ...]) -> OpenRoad:
     engine = shutil.which("docker") or shutil.which("podman")
     if engine is None:
         raise OpenRoadMissing("--container needs docker or podman, and neither is on PATH")
-    folders = [part for folder in mounts for part in ("-v", f"{folder}:{folder}")]
+    folders = [part for folder in dict.fromkeys(mounts) for part in ("-v", f"{folder}:{folder}")]
     user = ("-u", f"{os.getuid()}:{os.getgid()}")
-    command = (engine, "run", "--rm", *user, *folders, "-w", str(mounts[0]) if mounts else "/", IMAGE, IN_IMAGE)
+    command = (engine, "run", "--rm", "--init", *user, *folders, IMAGE, IN_IMAGE)
     return OpenRoad(command, _version(command), os.cpu_count() or 1)
 
 

@@ -1,8 +1,8 @@
 """Step ``netlist_sim``: the netlist that was signed off does, edge by edge, what the chip's RTL does in a real decode.
 
 The chip's RTL is loaded and decodes a few tokens once per preset, with the ports of the chip and of every unit and tile
-recorded; the tokens are compared with the twin's. Each netlist is then driven with its module's record. What the nets do from the first token on is the activity
-that the step ``power`` reads.
+recorded; the tokens are compared with the twin's. Each netlist is then driven with its module's record. What the nets
+do from the first token on is the activity that the step ``power`` reads.
 """
 
 from __future__ import annotations

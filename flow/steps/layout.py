@@ -24,7 +24,7 @@ from flow.steps.step import DATABASE, LOG, SCRIPT, Job, Metrics, Outcome, Step, 
 from hw.emit import LEF, LIBERTY, MACROS
 
 TEMPLATES = Path(__file__).parent / "tcl"
-SIGNAL_TOPS = (6, 8, 10)  # topmost metal of signals by the design's level
+SIGNAL_TOPS = (6, 7, 10)  # topmost metal of signals by the design's level: below the straps that are a block's pins
 STRAPS = (("metal4", "metal7"), ("metal4", "metal7", "metal8"), ("metal4", "metal7", "metal8", "metal9"))
 
 

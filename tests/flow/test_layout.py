@@ -132,7 +132,7 @@ def test_blocks_keep_their_own_metal(made):
     plain = Job(made[1].blocks[0], FlowSettings(), TOOL, made[0] / "small.mac")
     floorplan = pipeline.STEPS[1]
     assert "-signal metal2-metal6" in floorplan.script(plain) and "rtl_macro_placer" not in floorplan.script(plain)
-    assert "-signal metal2-metal8" in floorplan.script(work) and "rtl_macro_placer" in floorplan.script(work)
+    assert "-signal metal2-metal7" in floorplan.script(work) and "rtl_macro_placer" in floorplan.script(work)
 
 
 def test_a_design_without_registers_is_timed_on_paper(made):

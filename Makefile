@@ -25,11 +25,11 @@ lint: setup
 
 # under 25 minutes on 2 cores
 test: lint
-	$(BIN)/python -m pytest -m "not slow" --durations=10
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --durations=20
 
 # everything, the long simulations too
 verify: lint
-	$(BIN)/python -m pytest -m "slow or not slow" --durations=25
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow" --durations=25
 
 # the cycle simulator against the RTL: whole contexts, other rows, lanes and banks (about an hour from cold)
 crosscheck: setup

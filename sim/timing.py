@@ -11,14 +11,15 @@ makes no difference: all first commands but the embedding wait for it, longer th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from hw.params import Params
 from hw.program import UNITS, Program, Step
-from hw.timing import Hazard, Timing, kda_cycles, mla_cycles, mla_groups, vector_cycles, vector_take
-from sim.streams import Willing, always
+from hw.timing import Timing, kda_cycles, mla_cycles, mla_groups, vector_cycles, vector_take
+from sim.streams import Willing, always, taken
 
 
 @dataclass(slots=True)
@@ -37,14 +38,6 @@ class Total:
     busy: int = 0
     stalled: int = 0
     split: Split = field(default_factory=Split)
-
-    def add(self, s: Slice) -> None:
-        """One more command."""
-        self.busy += s.busy
-        self.stalled += s.stalled
-        self.split.compute += s.split.compute
-        self.split.dependency += s.split.dependency
-        self.split.memory += s.split.memory
 
 
 @dataclass(slots=True)
@@ -72,155 +65,238 @@ class Slice:
         return self.valid - self.shown
 
 
+Times = tuple[int, int, int, int, int]  # take, done, and the Split of the cycles from valid to take
+Row = tuple[int, int, int, int, int, int, int, int]  # shown, valid, Times, number of the cause (-1: the restart)
+TAKE, DONE = 2, 3  # of a row
+
+
 @dataclass
 class Position:
-    """All commands of a position in an order in which they can be executed.
+    """All commands of a position in an order in which they can be executed, and the cycles of each.
 
     ``end``: cycle in which it is over (the next restart, unless its token has to wait).  ``logits``: cycle of the last
     logit's beat, when streamed.
     """
 
-    slices: list[Slice]
+    order: Sequence[Prepared]
+    rows: list[Row]
     end: int
     logits: int | None = None
-    units: dict[str, Total] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.units = {unit: Total() for unit in UNITS}
-        for s in self.slices:
-            self.units[s.unit].add(s)
+    @cached_property
+    def slices(self) -> list[Slice]:
+        """The commands."""
+        made: list[Slice] = []
+        for one, (shown, valid, take, done, compute, dependency, memory, cause) in zip(
+            self.order, self.rows, strict=True
+        ):
+            split = Split(compute, dependency, memory)
+            before = made[cause] if cause >= 0 else None
+            made.append(Slice(one.unit, one.index, one.step, shown, valid, take, done, split, before))
+        return made
+
+    @cached_property
+    def units(self) -> dict[str, Total]:
+        """Cycles of each unit."""
+        totals = {unit: Total() for unit in UNITS}
+        for one, (shown, valid, take, _, compute, dependency, memory, _) in zip(self.order, self.rows, strict=True):
+            total = totals[one.unit]
+            total.busy += take - valid + 1
+            total.stalled += valid - shown
+            total.split.compute += compute
+            total.split.dependency += dependency
+            total.split.memory += memory
+        return totals
+
+
+# Each unit below prepares a command once (``work``), and runs it in every position: ``run`` of a command that is shown
+# and valid from these cycles on.
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayWork:
+    """A command of the array: groups of ``words`` words.
+
+    ``meets``: (distance, function before): it is a memory's port that both would use.  ``alone``: no hazard is about
+    this function.
+    """
+
+    func: str
+    latency: int
+    groups: int
+    words: int
+    fetch: int
+    meets: dict[tuple[int, str], bool]
+    alone: bool
 
 
 class ArrayUnit:
-    """The array, word by word (hw/units/array.py)."""
+    """The array, group by group (hw/units/array.py)."""
 
     def __init__(self, p: Params, t: Timing, streamed: Willing | None) -> None:
-        self.p, self.t = p, t
-        self.streamed = streamed
+        self.t, self.streamed = t, streamed
+        self.logits_at_once = p.array_rows * t.array.word_groups
+        self.dependency = self.memory = 0  # cycles that the command at work has waited
         self.written = -1  # cycle at whose end the latest group's result is written
         self.ended: deque[tuple[int, str]] = deque(maxlen=4)  # last words of the latest groups: cycle, function
         self.head_free = 0  # first cycle in which a streamed group of logits may begin
         self.complete = 0  # the head has seen all logits, and streamed them
         self.logits: int | None = None
 
-    def run(self, command: Mapping[str, Any], shown: int, valid: int) -> tuple[int, int, Split]:
-        """(take, done, split) of a command that is valid from ``valid`` on."""
-        array = self.t.array
-        func, split = command["func"].name, Split()
-        latency = array.latency.of(command["func"])
-        groups, words, cycle = command["groups"], -(-command["blocks"] // array.word_blocks), valid
-        if func == "EMBED":
-            groups, words = self.p.groups, 1
-            split.memory += array.fetch
-            cycle += array.fetch
-        for group in range(-(-groups // array.word_groups)):
-            if func == "HEAD" and self.streamed and self.head_free > cycle:
-                split.memory += self.head_free - cycle
-                cycle = self.head_free
-            between = words * (array.word - 1) - (0 if group else array.word - 1)
-            split.compute += words
-            split.memory += between
-            last = self._last_word(func, latency, cycle + between + words - 1, split)
-            if func == "HEAD":
-                self._head(last, latency)
-            cycle = last + 1
-        return cycle - 1, cycle - 1 + latency, split
+    @staticmethod
+    def work(p: Params, t: Timing, command: Mapping[str, Any]) -> ArrayWork:
+        """Prepare a command."""
+        array, func = t.array, command["func"].name
+        embed = func == "EMBED"
+        groups, blocks = (p.groups, 1) if embed else (command["groups"], command["blocks"])
+        mine = [h for h in array.hazards if h.func == func]
+        return ArrayWork(
+            func, array.latency.of(command["func"]), -(-groups // array.word_groups), -(-blocks // array.word_blocks),
+            array.fetch if embed else 0, {(h.distance, f): h.memory for h in mine for f in h.after},
+            not mine and not any(func in h.after for h in array.hazards),
+        )  # fmt: skip
 
-    def _last_word(self, func: str, latency: int, cycle: int, split: Split) -> int:
+    def run(self, w: ArrayWork, shown: int, valid: int) -> Times:
+        """Times of a command."""
+        rate = self.t.array.word
+        self.dependency, self.memory = 0, w.fetch + (w.groups * w.words - 1) * (rate - 1)
+        ready = valid + w.fetch + (w.words - 1) * rate  # of a group's last word
+        if w.func == "HEAD" and self.streamed is not None:
+            last = self._stream(w, ready)
+        elif w.alone:  # after the first one, no group can meet another
+            last = max(ready, self.written - w.latency + 1)
+            self.dependency += last - ready
+            last += (w.groups - 1) * w.words * rate
+        else:
+            for _ in range(w.groups):
+                last = self._last_word(w, ready)
+                ready = last + w.words * rate
+        self.written = last + w.latency
+        if w.func == "HEAD":
+            self.complete = max(self.head_free, self.written + self.t.loop.head)
+        return last, last + w.latency, w.groups * w.words, self.dependency, self.memory
+
+    def _last_word(self, w: ArrayWork, cycle: int) -> int:
         """Cycle of a group's last word, which is ready to go in ``cycle``."""
-        hazards = [h for h in self.t.array.hazards if h.func == func]
         while True:
-            blocking = [h for h in hazards if self._meets(h, cycle)]
-            if not blocking and cycle + latency > self.written:
+            ports = [w.meets[key] for at, func in self.ended if (key := (cycle - at, func)) in w.meets]
+            if not ports and cycle + w.latency > self.written:
                 break
-            if blocking and all(h.memory for h in blocking):
-                split.memory += 1
+            if ports and all(ports):
+                self.memory += 1
             else:
-                split.dependency += 1
+                self.dependency += 1
             cycle += 1
-        self.written = cycle + latency
-        self.ended.append((cycle, func))
+        self.written = cycle + w.latency
+        self.ended.append((cycle, w.func))
         return cycle
 
-    def _meets(self, h: Hazard, cycle: int) -> bool:
-        return any(at == cycle - h.distance and func in h.after for at, func in self.ended)
+    def _stream(self, w: ArrayWork, ready: int) -> int:
+        """Last word of logits that are streamed: a group begins when all of the one before have left."""
+        assert self.streamed is not None
+        rest = (w.words - 1) * self.t.array.word  # cycles from a group's first word to its last
+        first = ready - rest
+        for _ in range(w.groups):
+            begin = max(first, self.head_free)
+            self.memory += begin - first
+            last = self._last_word(w, begin + rest)
+            beat = last + w.latency + self.t.loop.head
+            for _ in range(self.logits_at_once):
+                beat = taken(beat, self.streamed) + 1
+            self.head_free, self.logits = beat, beat - 1
+            first = last + self.t.array.word
+        return first - self.t.array.word
 
-    def _head(self, last: int, latency: int) -> None:
-        """A group's logits go to the head in ``last + latency``."""
-        beat = last + latency + self.t.loop.head
-        self.complete = beat
-        if self.streamed is None:
-            return
-        for _ in range(self.p.array_rows * self.t.array.word_groups):
-            while not self.streamed(beat):
-                beat += 1
-            beat += 1
-        self.logits = beat - 1
-        self.head_free = self.complete = beat
+
+@dataclass(frozen=True, slots=True)
+class VectorWork:
+    """A command of the vector unit.
+
+    ``waits``: it may not begin while a score is written.  ``constant``: word that it uses ``first_use`` cycles after it
+    begins.
+    """
+
+    cycles: int
+    take: int
+    waits: bool
+    is_score: bool
+    constant: int | None
+    first_use: int
+    stores: bool  # writes the MLA engine's cache
 
 
 class VectorUnit:
     """The vector unit (hw/units/vector.py)."""
 
-    def __init__(self, t: Timing) -> None:
-        self.t = t.vector
+    def __init__(self, t: Timing, mla: MlaEngine) -> None:
+        self.t, self.mla = t.vector, mla
         self.score = -1  # cycle in which the latest score is written
         self.constant: int | None = None  # word of the constant memory that was read last
 
-    def run(self, command: Mapping[str, Any], shown: int, valid: int) -> tuple[int, int, Split]:
-        """(take, done, split)."""
-        cycles, take = vector_cycles(command, self.t), vector_take(command, self.t)
-        split = Split(compute=take)
-        start = valid
-        softmax = (
-            command["src"].name == "MIX" and command["combine"].name == "RESIDUAL" and command["op"].name == "FLOW"
-        )
-        if start == self.score and (cycles == 1 or softmax):
-            split.dependency += 1
-            start += 1
-        is_score = command["op"].name == "SCORE"
-        if is_score or command["weight"]:
-            after = self.t.passes * (self.t.weight + self.t.gate * command["gate"])
-            first_use = self.t.passes if is_score else cycles - after
-            held = shown + (self.t.constant if self.constant != command["constant"] else 0)
-            self.constant = command["constant"]
-            missing = max(0, held - (start + first_use))
-            split.memory += missing
-            start += missing
-        taken, done = start + take - 1, start + cycles - 1
-        if is_score:
+    @staticmethod
+    def work(p: Params, t: Timing, command: Mapping[str, Any]) -> VectorWork:
+        """Prepare a command."""
+        vector = t.vector
+        cycles, take = vector_cycles(command, vector), vector_take(command, vector)
+        is_score, is_flow = command["op"].name == "SCORE", command["op"].name == "FLOW"
+        softmax = is_flow and command["src"].name == "MIX" and command["combine"].name == "RESIDUAL"
+        after = vector.passes * (vector.weight + vector.gate * command["gate"])
+        return VectorWork(
+            cycles, take, cycles == 1 or softmax, is_score,
+            command["constant"] if is_score or command["weight"] else None,
+            vector.passes if is_score else cycles - after, is_flow and command["out"].name == "CACHE",
+        )  # fmt: skip
+
+    def run(self, w: VectorWork, shown: int, valid: int) -> Times:
+        """Times of a command."""
+        dependency = int(w.waits and valid == self.score)
+        memory = 0
+        if w.constant is not None:
+            held = shown + (self.t.constant if self.constant != w.constant else 0)
+            self.constant = w.constant
+            memory = max(0, held - (valid + dependency + w.first_use))
+        start = valid + dependency + memory
+        done = start + w.cycles - 1
+        if w.is_score:
             self.score = done
-        return taken, done, split
+        if w.stores:
+            self.mla.stored = done
+        return start + w.take - 1, done, w.take, dependency, memory
 
 
 class KdaEngine:
     """The KDA engine (hw/units/kda.py)."""
 
-    def __init__(self, t: Timing) -> None:
-        self.t = t.kda
+    @staticmethod
+    def work(p: Params, t: Timing, command: Mapping[str, Any]) -> tuple[int, int]:
+        """Prepare a command: (cycles, those of them at its peak)."""
+        return kda_cycles(command["op"], t.kda), t.kda.read if command["op"].name == "READ" else t.kda.steps
 
-    def run(self, command: Mapping[str, Any], shown: int, valid: int) -> tuple[int, int, Split]:
-        """(take, done, split)."""
-        op = command["op"]
-        cycles = kda_cycles(op, self.t)
-        compute = self.t.read if op.name == "READ" else self.t.steps
+    def run(self, w: tuple[int, int], shown: int, valid: int) -> Times:
+        """Times of a command."""
+        cycles, compute = w
         end = valid + cycles - 1
-        return end, end, Split(compute=compute, memory=cycles - compute)
+        return end, end, compute, 0, cycles - compute
 
 
 class MlaEngine:
     """The MLA engine (hw/units/mla.py)."""
 
     def __init__(self, t: Timing, position: int) -> None:
-        self.t, self.position = t.mla, position
+        self.t = t.mla
+        self.cycles = {ahead: mla_cycles(position, t.mla, ahead) for ahead in (False, True)}
+        self.compute = t.mla.passes * mla_groups(position, t.mla)
         self.stored = -1  # cycle of the latest cache write
 
-    def run(self, command: Mapping[str, Any], shown: int, valid: int) -> tuple[int, int, Split]:
-        """(take, done, split).  The first group is read in a cycle before ``valid`` that shows the command."""
+    @staticmethod
+    def work(p: Params, t: Timing, command: Mapping[str, Any]) -> None:
+        """All commands are alike."""
+
+    def run(self, w: None, shown: int, valid: int) -> Times:
+        """Times of a command.  The first group is read in a cycle before ``valid`` that shows the command."""
         ahead = valid > max(shown, self.stored + 1)
-        end = valid + mla_cycles(self.position, self.t, ahead) - 1
-        compute = self.t.passes * mla_groups(self.position, self.t)
-        return end, end, Split(compute, self.t.pipeline, 0 if ahead else self.t.unread)
+        end = valid + self.cycles[ahead] - 1
+        return end, end, self.compute, self.t.pipeline, 0 if ahead else self.t.unread
 
 
 class Router:
@@ -230,13 +306,39 @@ class Router:
         self.t = t.router
         self.layer: int | None = None  # whose biases were read last
 
-    def run(self, command: Mapping[str, Any], shown: int, valid: int) -> tuple[int, int, Split]:
-        """(take, done, split)."""
-        held = shown + (self.t.biases if self.layer != command["layer"] else 0)
-        self.layer = command["layer"]
+    @staticmethod
+    def work(p: Params, t: Timing, command: Mapping[str, Any]) -> int:
+        """Prepare a command: its layer."""
+        return int(command["layer"])
+
+    def run(self, w: int, shown: int, valid: int) -> Times:
+        """Times of a command."""
+        held = shown + (self.t.biases if self.layer != w else 0)
+        self.layer = w
         missing = max(0, held - valid)
         end = valid + missing + self.t.route - 1
-        return end, end, Split(compute=self.t.route, memory=missing)
+        return end, end, self.t.route, 0, missing
+
+
+KINDS: dict[str, Any] = {
+    "array": ArrayUnit, "vector": VectorUnit, "kda": KdaEngine, "mla": MlaEngine, "router": Router
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A command in the order of execution.
+
+    ``before``: number, in that order, of its unit's command before it (-1: none); ``waits``: those of the commands
+    whose results it waits for.
+    """
+
+    unit: str
+    index: int
+    step: Step
+    work: Any
+    before: int
+    waits: tuple[int, ...]
 
 
 def execution_order(program: Program, skip_head: bool) -> list[tuple[str, int, Step]]:
@@ -266,7 +368,7 @@ class Timer:
 
     def __init__(self, p: Params, program: Program, t: Timing, overlap: bool = True) -> None:
         self.p, self.program, self.t, self.overlap = p, program, t, overlap
-        self._order = {skip: execution_order(program, skip) for skip in (False, True)}
+        self._orders: dict[bool, list[Prepared]] = {}
         self._known: dict[tuple[int, bool, bool], Position] = {}
 
     def position(self, position: int, *, skip_head: bool = False, streamed: Willing | None = None) -> Position:
@@ -278,29 +380,38 @@ class Timer:
             self._known[key] = self._position(position, skip_head, streamed)
         return self._known[key]
 
+    def _order(self, skip_head: bool) -> list[Prepared]:
+        if skip_head not in self._orders:
+            order = execution_order(self.program, skip_head)
+            number = {(unit, index): i for i, (unit, index, _) in enumerate(order)}
+            self._orders[skip_head] = [
+                Prepared(
+                    unit, index, step, KINDS[unit].work(self.p, self.t, step.command),
+                    number.get((unit, index - 1), -1), tuple(number[u, n - 1] for u, n in step.need.items() if n),
+                )
+                for unit, index, step in order
+            ]  # fmt: skip
+        return self._orders[skip_head]
+
     def _position(self, position: int, skip_head: bool, streamed: Willing | None) -> Position:
-        loop = self.t.loop
+        show, count = self.t.loop.show, self.t.loop.count
         array, mla = ArrayUnit(self.p, self.t, streamed), MlaEngine(self.t, position)
         units: dict[str, Any] = {
-            "array": array, "vector": VectorUnit(self.t), "kda": KdaEngine(self.t), "mla": mla, "router": Router(self.t)
+            "array": array, "vector": VectorUnit(self.t, mla), "kda": KdaEngine(), "mla": mla, "router": Router(self.t)
         }  # fmt: skip
-        made: dict[str, list[Slice]] = {unit: [] for unit in UNITS}
-        slices: list[Slice] = []
-        for unit, index, step in self._order[skip_head]:
-            before = made[unit][-1] if made[unit] else None
-            shown = valid = (before.take if before else 0) + loop.show
-            cause = before
-            waits = [made[u][n - 1] for u, n in step.need.items() if n]
-            if not self.overlap and slices:
-                waits.append(max(slices, key=lambda s: s.done))
+        order = self._order(skip_head)
+        rows: list[Row] = []
+        latest = -1  # number of the command that is the last to be complete
+        for one in order:
+            cause = one.before
+            shown = valid = (rows[cause][TAKE] if cause >= 0 else 0) + show
+            waits = one.waits if self.overlap or latest < 0 else (*one.waits, latest)
             for other in waits:
-                if other.done + loop.count > valid:
-                    valid, cause = other.done + loop.count, other
-            take, done, split = units[unit].run(step.command, shown, valid)
-            one = Slice(unit, index, step, shown, valid, take, done, split, cause)
-            made[unit].append(one)
-            slices.append(one)
-            if unit == "vector" and step.command["out"].name == "CACHE":
-                mla.stored = done
-        end = max(s.done for s in slices) + loop.count
-        return Position(slices, max(end, array.complete if not skip_head else 0), array.logits)
+                if rows[other][DONE] + count > valid:
+                    valid, cause = rows[other][DONE] + count, other
+            times = units[one.unit].run(one.work, shown, valid)
+            if latest < 0 or times[1] > rows[latest][DONE]:
+                latest = len(rows)
+            rows.append((shown, valid, *times, cause))
+        end = rows[latest][DONE] + count
+        return Position(order, rows, max(end, 0 if skip_head else array.complete), array.logits)

@@ -5,6 +5,7 @@ ones too: the whole context of nano-k3 and chips of other rows, lanes and banks.
 """
 
 import dataclasses
+import json
 from functools import cache
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from amaranth.hdl import Module
 from amaranth.lib import wiring
 
-from flow import rtl
+from flow import cli, rtl
 from golden.fixed.weights import chip_weights
 from golden.model import build_model
 from hw import image
@@ -153,3 +154,12 @@ def test_whole_context(preset):
     planned, different = compare(p, whole)
     assert not different
     assert len(planned[0].result.edges) == size - 2
+
+
+@pytest.mark.slow
+def test_the_simulator_is_at_least_200_times_as_fast_as_the_rtl(capsys):
+    """Both on one core, as one command measures them."""
+    assert cli.run(["sim", "If ", "--tokens", "40", "--config", "nano-k3", "--bench", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)["metrics"]
+    assert measured["sim__speed__ratio__simulator"] >= 200
+    assert measured["sim__speed__ratio__timing_only"] > measured["sim__speed__ratio__simulator"]

@@ -56,7 +56,7 @@ def array(*commands):
     p, _ = made()
     unit, cycle, found = ArrayUnit(p, timing(p), None), 10, []
     for one in commands:
-        take, done, _ = unit.run(one, cycle, cycle)
+        take, done, *_ = unit.run(ArrayUnit.work(p, timing(p), one), cycle, cycle)
         found.append((take, done))
         cycle = take + 1
     return found

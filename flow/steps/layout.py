@@ -391,7 +391,8 @@ def write_paths(job: Job, work: Path) -> None:
 
 def read_paths(file: Path) -> list[dict[str, Any]]:
     """Paths of OpenSTA's JSON report: ends, slack, and each point with what it took from the point before (ns)."""
-    checks = json.loads(file.read_text()).get("checks", []) if file.stat().st_size else []
+    text = file.read_text().replace("\\", "")  # escapes in names that JSON does not know
+    checks = json.loads(text)["checks"] if text.strip() else []
     found = []
     for check in checks:
         points, last = [], None

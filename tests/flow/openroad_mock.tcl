@@ -50,7 +50,7 @@ object output_pin {isInputSignal 0 getInst buffer getSigType SIGNAL getNet clock
 object supply_pin {isInputSignal 0 getInst buffer getSigType POWER getNet supply}
 proc find_timing_paths { args } { return {worst second} }
 proc get_property { of what } {
-  set names {cell_of_a a/b/c second_of_a a/d cell_of_top t end_of_worst r/D end_of_second s/D}
+  set names {cell_of_a {a\/b\/c} second_of_a a/d cell_of_top t end_of_worst {r\[3\]/D} end_of_second s/D}
   switch $what {
     slack { return [expr { $of eq "worst" ? 1.25 : 2.5 }] }
     endpoint { return end_of_$of }

@@ -163,7 +163,7 @@ def test_what_the_scripts_write_themselves(made, tmp_path):
     metrics, _ = run_mocked(scripts["global_route"], tmp_path)
     assert float(metrics["route__overflow"]) == pytest.approx(2 * 6 * 0.5)
     assert [(r["check"], r["endpoint"], r["slack_ns"]) for r in rows(tmp_path / "slacks.csv")] == [
-        (check, *end) for check in ("setup", "hold") for end in (("r/D", "1.25"), ("s/D", "2.5"))
+        (check, *end) for check in ("setup", "hold") for end in (("r[3]/D", "1.25"), ("s/D", "2.5"))
     ]
     activity = tmp_path / "activity.csv"
     activity.write_text("u1/A,1e6,0.5\ngone/Z,2,0.1\n")
@@ -233,6 +233,20 @@ def test_readers(tmp_path):
     lef = "MACRO a\n  CLASS BLOCK ;\n  SIZE 1.5 BY 2.8 ;\n  PIN x\n  END x\nEND a\nMACRO b\n  SIZE 3 BY 4 ;\nEND b\n"
     (tmp_path / "x.lef").write_text(lef)
     assert layout.sizes(tmp_path / "x.lef") == {"a": (1.5, 2.8), "b": (3.0, 4.0)}
+
+
+def test_paths_are_read_from_the_timers_json(tmp_path):
+    """Delays are differences of arrivals, in ns; the timer's own escapes do not matter; no paths are no paths."""
+    point = '{"instance": "u\\/g", "cell": "INV_X1", "pin": "u\\/g/ZN", "net": "n\\[3\\]", "arrival": 3.5e-10}'
+    start = '{"pin": "a", "arrival": 1e-10, "slew": 0}'
+    check = f'{{"startpoint": "a", "endpoint": "r\\[1\\]/D", "source_path": [{start}, {point}], "slack": 1.25e-09}}'
+    (tmp_path / "paths.json").write_text(f'{{"checks": [{check}]}}')
+    (path,) = layout.read_paths(tmp_path / "paths.json")
+    assert (path["startpoint"], path["endpoint"], path["slack_ns"]) == ("a", "r[1]/D", 1.25)
+    assert [stage["delay_ns"] for stage in path["stages"]] == [0.0, 0.25]
+    assert path["stages"][1]["instance"] == "u/g" and path["stages"][1]["net"] == "n[3]"
+    (tmp_path / "paths.json").write_text("")
+    assert layout.read_paths(tmp_path / "paths.json") == []
 
 
 @pytest.mark.parametrize(

@@ -156,9 +156,11 @@ def roof_plot(roofs: Sequence[Roof]) -> dict[str, Any]:
         ridge = r.peak / r.bandwidth
         left = max(low_x, low_y / r.bandwidth)
         points = [(left, left * r.bandwidth), (ridge, r.peak), (high_x, r.peak)]
+        same = [other.unit for other in roofs if other.peak == r.peak]  # their lines end in one place
         lines.append(
             {
                 "unit": r.unit,
+                "label": ", ".join(same) if r.unit == same[0] else "",
                 "points": " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in points),
                 "end": (x(high_x), y(r.peak)),
                 "at": (x(r.intensity), y(r.macs / r.cycles)),

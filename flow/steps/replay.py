@@ -77,6 +77,7 @@ package {module}_recorder_place;
   int unsigned taken = 0;
 endpackage
 module {module}_recorder(input clock, input [{in_bits - 1}:0] inputs, input [{out_bits - 1}:0] outputs);
+  /*verilator no_inline_module*/
   integer file;
   int unsigned place;
   initial begin

@@ -88,12 +88,12 @@ def sources(design: Design, root: Path) -> list[Path]:
 
 def recorded(design: Design) -> Path:
     """Folder with the records of every unit and tile of the design's chip, made when there is none."""
-    folder = RECORDS / design.rtl.name
+    folder = RECORDS.resolve() / design.rtl.name
     if not (folder / DECODE).is_file():
         with console.status(f"{design.preset}: the RTL decodes {TOKENS} tokens, units recorded"):
             with replaced_folder(folder, lambda file: True) as work:
                 _record(design, work)
-    return folder.resolve()
+    return folder
 
 
 def _record(design: Design, work: Path) -> None:
@@ -103,7 +103,7 @@ def _record(design: Design, work: Path) -> None:
     from golden.compare import greedy, stepper
     from hw import image
     from hw.params import from_preset
-    from sim.verilator import build
+    from sim.verilator import BenchFailed, BuildFailed, build
 
     chip = rtl.make(from_preset(design.preset))
     loaded = common.load(design.preset, None)
@@ -113,15 +113,18 @@ def _record(design: Design, work: Path) -> None:
     watched = [name for name in (rtl.TOP, *hierarchy.UNITS, *hierarchy.TILES) if name in modules]
     recorder = work / "recorder.v"
     recorder.write_text("".join(replay.recorder(name, replay.ports(modules[name].text), rtl.TOP) for name in watched))
-    made = build([*rtl.sources(design.rtl), recorder], rtl.TOP, folder=rtl.SIMULATIONS)
     given = {
-        "image": str((work / rtl.IMAGE).resolve()),
+        "image": str(work / rtl.IMAGE),
         "prompt": list(PROMPT),
         "count": TOKENS,
         "logits": False,
         "progress": str(work / "progress"),
     }
-    run = made.simulate("sim.decode_bench", parameters=given, zeros=True, timeout=7200.0)[0]
+    try:
+        made = build([*rtl.sources(design.rtl), recorder], rtl.TOP, folder=rtl.SIMULATIONS)
+        run = made.simulate("sim.decode_bench", parameters=given, zeros=True, timeout=7200.0)[0]
+    except (BenchFailed, BuildFailed) as problem:
+        raise StepFailed(f"the RTL could not be recorded: {str(problem).splitlines()[0]}") from None
     tokens = run.reports["tokens"]
     expected = list(greedy(stepper("twin", chip.p.model, loaded.state), list(PROMPT), TOKENS))
     if tokens != expected:

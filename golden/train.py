@@ -236,6 +236,16 @@ def keep_memory() -> None:
         libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
 
 
+@contextlib.contextmanager
+def flushed_subnormals() -> Iterator[None]:
+    """Subnormal floats are zero inside: they are slow. A switch of the processor: set back for what follows."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
 class Trainer:
     """Model, optimisers and progress of one run in one output folder."""
 
@@ -422,7 +432,12 @@ def main(arguments: list[str] | None = None, prog: str | None = None) -> None:
     args = parser.parse_args(arguments)
     keep_memory()
     torch.set_num_threads(args.threads)
-    torch.set_flush_denormal(True)
+    with flushed_subnormals():
+        train(args)
+
+
+def train(args: argparse.Namespace) -> None:
+    """One sitting of a run, by the command line's options."""
     cfg, _ = load_preset(args.preset)
     tokenizer = load_tokenizer(TOKENIZER_PATH)
     tokens = encode(tokenizer, load_corpus().train)

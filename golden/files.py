@@ -22,7 +22,13 @@ def _cannot_write(path: Path, problem: OSError) -> WriteError:
 
 @contextmanager
 def replaced_file(path: Path) -> Iterator[Path]:
-    """A temporary file that takes the place of ``path`` when the block ends well."""
+    """A temporary file that takes the place of ``path`` when the block ends well; a link's target is replaced, not it.
+
+    What is there and is no regular file (a device, a folder) is refused and stays as it is.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        raise WriteError(f"cannot write {path}: it is no regular file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)

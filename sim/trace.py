@@ -81,8 +81,10 @@ class TraceFile:
         self._builder = StreamingTraceProtoBuilder(self._buffer)
 
     def _flush(self) -> None:
+        rest = memoryview(self._buffer.getvalue())
         try:
-            self._file.write(self._buffer.getvalue())
+            while rest:  # a full disk takes a part first, and says so at the next
+                rest = rest[self._file.write(rest) :]
         except OSError as e:
             raise WriteError(f"cannot write {self.path}: {e.strerror}") from None
 

@@ -8,6 +8,7 @@ the program is that chip's; everything else is a projection: today's program wit
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,11 @@ from sim.timing import Timer
 
 BUILT = {"array.rows": "array_rows", "mla.positions": "mla_positions"}  # knobs of hw.params
 MODEL = "model."
+MOST = 4096  # of any time
+MAY_BE_NONE = (  # times of what could be left out altogether
+    "array.fetch", "vector.constant", "kda.drain", "mla.pipeline", "mla.unread", "router.biases", "loop.start",
+    "loop.count", "loop.head", "loop.token",
+)  # fmt: skip
 OTHERS = {
     "array.rows": "matmul rows: a multiple of 8",
     "array.columns": "matmul columns: a multiple of 32",
@@ -72,7 +78,7 @@ def parse(settings: Sequence[str], p: Params) -> dict[str, int]:
     knobs: dict[str, int] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
-        if not equals or not text.lstrip("-").isdecimal():
+        if not equals or not re.fullmatch(r"-?[0-9]{1,9}", text):
             raise ConfigError(f"--set takes knob=number, such as array.rows=32, not {setting!r}")
         if name not in known and name.removeprefix(MODEL) not in (shapes if name.startswith(MODEL) else ()):
             close = sorted(k for k in known if k.split(".")[0] == name.split(".")[0]) or sorted(OTHERS)
@@ -88,6 +94,8 @@ def apply(p: Params, knobs: Mapping[str, int]) -> Chip:
     projection: list[str] = []
     shapes = {name.removeprefix(MODEL): value for name, value in knobs.items() if name.startswith(MODEL)}
     if shapes:
+        for name, value in shapes.items():
+            _check(MODEL + name, value >= 1, "at least 1")
         model = dataclasses.replace(p.model, **shapes)  # type: ignore[arg-type]
         p = dataclasses.replace(p, model=model)  # refused when no chip can be made: there is no program to time
     factors: dict[str, int] = {}
@@ -153,7 +161,7 @@ def _project(p: Params, t: Timing, overlap: bool, name: str, value: int) -> tupl
         _check(name, value in (1, 2), "1 or 2")
         path, new = "kda.write", 3 - value
     else:
-        least = 1 if name.split(".")[-1] in ("positions", "rows", "width", "word", "word_blocks", "word_groups") else 0
-        _check(name, value >= least, f"at least {least}")
+        least = 0 if name in MAY_BE_NONE else 1
+        _check(name, least <= value <= MOST, f"{least} to {MOST:,}")
         path, new = name, value
     return replaced(t, path, new), overlap, paths(t)[path] != new

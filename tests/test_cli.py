@@ -12,12 +12,13 @@ import zlib
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from flow import cli
 from golden.checkpoint import load_preset_model, save_checkpoint
-from golden.config import load_preset
+from golden.config import PRESET_DIR, load_preset
 from golden.data import TOKENIZER_PATH
-from golden.files import replaced_file
+from golden.files import WriteError, replaced_file
 from golden.fixed.numbers import VEC
 from golden.model import build_model
 
@@ -243,6 +244,52 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         file.write_bytes(b"half")
         raise KeyboardInterrupt
     assert out.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["f.npz"]
+
+
+def test_a_link_keeps_its_place_and_what_is_no_file_is_left_alone(tmp_path):
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    target.write_text("old")
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    with replaced_file(link) as file:
+        file.write_text("new")
+    assert link.is_symlink() and target.read_text() == "new"
+    with pytest.raises(WriteError, match="no regular file"), replaced_file(pipe):
+        pass
+    assert pipe.is_fifo() and len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("command", [["generate"], ["sim"], ["compare", "float", "twin", "--prompt"]])
+def test_a_prompt_that_is_no_text_is_refused(capsys, command):
+    code, _, err = run(capsys, *command, "\udcff\udcfe", "--config", "micro-k3")
+    assert code == 2 and err.splitlines()[-1] == "nanok3: the prompt is not UTF-8 text"
+
+
+def test_a_refused_simulation_leaves_the_trace_of_another_alone(capsys, tmp_path):
+    trace = tmp_path / "kept.pftrace"
+    trace.write_bytes(b"kept")
+    settings = ["--set", "model.num_experts=3", "--trace", trace]
+    code, _, err = run(capsys, "sim", "a", "--config", "micro-k3", "--tokens", 3, *settings)
+    assert code == 2 and "the weights are of another model" in err and trace.read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        ({"hidden_size": 0}, "hidden_size must be 1 or more"),
+        ({"kda_layers": [1, 1, 2, 3]}, "name each of the"),
+        ({"rms_norm_eps": float("nan")}, "finite"),
+        ({"l2_norm_eps": -1.0}, "must not be negative"),
+        ({"vocab_size": 10**13}, "vocab_size must be at most"),
+        ({5: 1, "colour": 2}, "unknown model key"),
+    ],
+)
+def test_presets_that_no_model_has_are_refused(capsys, tmp_path, change, message):
+    preset = yaml.safe_load((PRESET_DIR / "micro-k3.yaml").read_text())
+    preset["model"].update(change)
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(preset, sort_keys=False))
+    code, _, err = run(capsys, "generate", "a", "--tokens", 2, "--config", tmp_path / "p.yaml")
+    assert code == 2 and message in err and len(err.splitlines()) == 1
 
 
 def test_ctrl_c_ends_cleanly(folder):

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -61,6 +61,15 @@ def simulation() -> Iterator[None]:
     except (BenchFailed, BuildFailed) as e:
         first, *more = str(e).splitlines()
         raise CommandError(f"{first} ({more[-1]})" if more else first, 1) from None
+
+
+def encoded(tokenizer: Any, prompt: str) -> list[int]:
+    """Token ids of a prompt; bytes that are no UTF-8 reach Python as lone surrogates and are refused."""
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise CommandError("the prompt is not UTF-8 text") from None
+    return list(tokenizer.encode(prompt).ids)
 
 
 def check_tokens(tokens: list[int], cfg: ModelConfig, room: int = 0) -> list[int]:

@@ -50,7 +50,7 @@ def _encoded(prompt: str, loaded: LoadedModel) -> list[int]:
     """Token ids of a text."""
     if loaded.tokenizer is None:
         raise CommandError(f"{loaded.cfg.name} has no tokenizer.json: give token ids with --tokens")
-    ids: list[int] = loaded.tokenizer.encode(prompt).ids
+    ids: list[int] = common.encoded(loaded.tokenizer, prompt)
     return ids
 
 

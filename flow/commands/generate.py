@@ -32,7 +32,7 @@ def run(
     cfg = loaded.cfg if level == "float" else common.on_chip(loaded)
     if not prompt:
         raise CommandError("the prompt is empty: give at least one character")
-    ids: list[int] = loaded.tokenizer.encode(prompt).ids
+    ids: list[int] = common.encoded(loaded.tokenizer, prompt)
     common.check_tokens(ids, cfg, count)
     show = Shown(loaded.tokenizer) if not as_json else None
     result: dict[str, Any] = {"cycles_per_token": None, "tokens_per_second": None, "counters": None}

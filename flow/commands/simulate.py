@@ -90,7 +90,7 @@ def _request(options: Options, loaded: LoadedModel, p: Params) -> Request:
 
     assert options.prompt is not None
     if loaded.tokenizer is not None:
-        ids = list(loaded.tokenizer.encode(options.prompt).ids)
+        ids = common.encoded(loaded.tokenizer, options.prompt)
     else:
         ids = list(options.prompt.encode())
     common.check_tokens(ids, p.model, options.tokens - 1)
@@ -119,6 +119,7 @@ def _simulate(options: Options, loaded: LoadedModel, chip: Chip, request: Reques
     from flow.commands.generate import Shown
     from sim.run import Run
 
+    one = Run(chip.timer(), request, machine=None if options.timing_only else _machine(loaded, chip))
     with ExitStack() as stack:
         trace = None
         if options.trace is not None:
@@ -129,7 +130,6 @@ def _simulate(options: Options, loaded: LoadedModel, chip: Chip, request: Reques
         show = None
         if loaded.tokenizer is not None and not options.as_json and not options.timing_only:
             show = Shown(loaded.tokenizer)
-        one = Run(chip.timer(), request, machine=None if options.timing_only else _machine(loaded, chip))
         for step in one.steps():
             if trace is not None:
                 trace.add(step)

@@ -354,6 +354,7 @@ def test_a_missing_config_key_is_refused_by_name(folder, key):
      ("hidden_act", "gelu", "hidden_act must be situ or silu"), ("mla_use_nope", False, "mla_use_nope must be true"),
      ("num_expert_group", 4, "num_expert_group must be 1"), ("moe_intermediate_size", 48, "multiple of 32"),
      ("num_hidden_layers", 6, "must name each of the 6 layers"), ("num_experts_per_token", 9, "must be 1..4"),
+     ("num_hidden_layers", 10**9, "num_hidden_layers must be at most 1024"), ("rms_norm_eps", math.nan, "finite"),
      ("num_key_value_heads", 7, "num_key_value_heads"), ("nanok3", {"other": 1}, "may hold only")],
 )  # fmt: skip
 def test_config_values_that_cannot_be_computed_are_refused(folder, key, value, pattern):

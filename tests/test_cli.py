@@ -294,7 +294,10 @@ def test_presets_that_no_model_has_are_refused(capsys, tmp_path, change, message
 
 def test_ctrl_c_ends_cleanly(folder):
     command = [sys.executable, "-m", "flow.cli", "generate", "a", "--tokens", "60", "--checkpoint", str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells have background jobs ignore it
+    )  # fmt: skip
     assert process.stderr is not None
     while "checkpoint ck" not in process.stderr.readline():  # it has begun to decode
         pass

@@ -50,8 +50,7 @@ def _encoded(prompt: str, loaded: LoadedModel) -> list[int]:
     """Token ids of a text."""
     if loaded.tokenizer is None:
         raise CommandError(f"{loaded.cfg.name} has no tokenizer.json: give token ids with --tokens")
-    ids: list[int] = common.encoded(loaded.tokenizer, prompt)
-    return ids
+    return common.encoded(loaded.tokenizer, prompt)
 
 
 def chip_run(config: str | None, checkpoint: Path | None, loaded: LoadedModel, ids: list[int]) -> RecordedStepper:

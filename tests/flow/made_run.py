@@ -15,6 +15,8 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
+from flow.pipeline import STATES
+
 STEPS = (
     "synth",
     "floorplan",
@@ -31,13 +33,6 @@ STEPS = (
     "power",
     "layout",
 )
-STATES = {
-    "synth": "pre-layout",
-    "placement": "placed",
-    "global_route": "globally routed",
-    "detailed_route": "detail routed",
-    "signoff": "signed off",
-}
 VERILOG_SHA256 = "ab" * 32
 DIE_UM = 200.0
 

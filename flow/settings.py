@@ -33,14 +33,14 @@ class FlowSettings:
     utilisation: float = UTILISATION[0]
     aspect: float = 1.0
     margin_um: float = 2.8
-    macro_channel_um: float = 12.0
+    macro_channel_um: float = 20.0
     density: float | None = None
     padding: int = 0
     setup_margin_ns: float = 0.1
     hold_margin_ns: float = 0.05
     max_wire_um: float = 800.0
     die_um: tuple[float, float] | None = None  # None: from utilisation
-    pin_layers: tuple[str, str] = ("metal5", "metal6")
+    pin_layers: tuple[tuple[str, ...], tuple[str, ...]] = (("metal3", "metal5"), ("metal4", "metal6"))
     route_iterations: int = 64
     rcx_rules: Path | None = None
     slow: Path | None = None

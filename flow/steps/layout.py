@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from flow.nangate45 import library as nangate45
 from flow.nangate45 import platform
-from flow.steps import sta
+from flow.steps import columns, sta
 from flow.steps.mapped import CELLS, NETLIST
 from flow.steps.openroad import read_metrics
 from flow.steps.step import DATABASE, LOG, SCRIPT, Job, Metrics, Outcome, Step, StepFailed, console, sha256
@@ -25,6 +25,14 @@ from hw.emit import LEF, LIBERTY, MACROS
 
 TEMPLATES = Path(__file__).parent / "tcl"
 SIGNAL_TOPS = (6, 7, 10)  # topmost metal of signals by the design's level: below the straps that are a block's pins
+GROWTH = 1.02  # of a core's sides, while its macros do not fit
+ROUTABLE_CELLS = 250_000  # beyond, a detailed route is out of reach, and pin access, which it needs, is not looked for
+SRAM_GRID_UM = (platform.SITE_UM, platform.ROW_UM)
+SRAM_GAP_UM = 2 * platform.ROW_UM  # their pins are at one side
+BLOCK_GRID_UM = (
+    5.32,
+    5.6,
+)  # multiples of sites, rows and the tracks of metal4 to metal8: a block's pins stay on tracks
 STRAPS = (("metal4", "metal7"), ("metal4", "metal7", "metal8"), ("metal4", "metal7", "metal8", "metal9"))
 
 
@@ -92,13 +100,14 @@ def constraints(job: Job) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """Die and core in um (core: left, bottom, right, top), and what fills the core."""
+    """Die and core in um (core: left, bottom, right, top), what fills the core, and where its macros lie."""
 
     die_width_um: float
     die_height_um: float
     core: tuple[float, float, float, float]
     cell_area_um2: float
     macro_area_um2: float
+    places: list[columns.Place]
 
     @property
     def utilisation(self) -> float:
@@ -118,43 +127,60 @@ def _up(value: float, step: float) -> float:
     return math.ceil(round(value / step, 6)) * step
 
 
+def _down(value: float, step: float) -> float:
+    return math.floor(round(value / step, 6)) * step
+
+
 def plan(job: Job) -> Plan:
-    """The die from the netlist's area and the settings; raises StepFailed when a given die is too small."""
+    """The die from the netlist's area and the settings, and the places of macros in it.
+
+    A die that is not given grows until its macros fit. Raises StepFailed when a given one is too small.
+    """
     settings = job.settings
     cells, _ = counted(job)
     areas = nangate45.cell_areas(nangate45.locate().liberty)
-    boxes = {name: box for lef in lefs(job)[2:] for name, box in sizes(lef).items()}
+    parts = macros(job)
+    boxes = {part.kind: part.box for part in parts}
     unknown = [kind for kind in cells if kind not in areas and kind not in boxes]
     if unknown:
         raise StepFailed(f"no area is known of {', '.join(sorted(unknown)[:5])}")
     cell_area = sum(areas[kind] * number for kind, number in cells.items() if kind not in boxes)
-    macro_area = sum(boxes[kind][0] * boxes[kind][1] * number for kind, number in cells.items() if kind in boxes)
-    used = {kind: boxes[kind] for kind in cells if kind in boxes}
+    macro_area = sum(part.box[0] * part.box[1] * part.number for part in parts)
     left, bottom = _up(settings.margin_um, platform.SITE_UM), _up(settings.margin_um, platform.ROW_UM)
     if settings.die_um is not None:
         width, height = settings.die_um[0] - 2 * left, settings.die_um[1] - 2 * bottom
-        width = math.floor(round(width / platform.SITE_UM, 6)) * platform.SITE_UM
-        height = math.floor(round(height / platform.ROW_UM, 6)) * platform.ROW_UM
     else:
-        channel = settings.macro_channel_um
         area = (cell_area + macro_area) / settings.utilisation
-        width = _up(
-            max([math.sqrt(area / settings.aspect), *(box[0] + channel for box in used.values())]), platform.SITE_UM
-        )
-        height = _up(max([area / width, *(box[1] + channel for box in used.values())]), platform.ROW_UM)
-    for kind, box in used.items():
-        if box[0] > width or box[1] > height:
-            raise StepFailed(
-                f"macro {kind} of {box[0]:g} x {box[1]:g} um does not fit the core of {width:.1f} x {height:.1f} um"
-            )
-    core = (left, bottom, round(left + width, 3), round(bottom + height, 3))
-    made = Plan(round(width + 2 * left, 3), round(height + 2 * bottom, 3), core, cell_area, macro_area)
-    if width <= 0 or height <= 0 or made.utilisation > 1:
+        width = math.sqrt(area / settings.aspect)
+        height = area / width
+    if settings.die_um is not None and (width <= 0 or height <= 0 or cell_area + macro_area > width * height):
         raise StepFailed(
-            f"the die of {made.die_width_um:g} x {made.die_height_um:g} um is too small: cells and macros need"
+            f"the die of {settings.die_um[0]:g} x {settings.die_um[1]:g} um is too small: cells and macros need"
             f" {cell_area + macro_area:.0f} um2, the core has {max(0.0, width) * max(0.0, height):.0f}"
         )
-    return made
+    whole = _up if settings.die_um is None else _down
+    while True:
+        right, top = left + whole(width, platform.SITE_UM), bottom + whole(height, platform.ROW_UM)
+        core = (left, bottom, round(right, 3), round(top, 3))
+        try:
+            places = columns.place(core, parts, settings.macro_channel_um)
+            return Plan(round(core[2] + left, 3), round(core[3] + bottom, 3), core, cell_area, macro_area, places)
+        except columns.MacrosDoNotFit as problem:
+            if settings.die_um is not None:
+                raise StepFailed(str(problem)) from None
+        width, height = GROWTH * width, GROWTH * height
+
+
+def macros(job: Job) -> list[columns.Part]:
+    """Macros and blocks of the design, by kind."""
+    cells, _ = counted(job)
+    _, _, srams, *_ = files = lefs(job)
+    found = []
+    for file in files[2:]:
+        gap, grid = (SRAM_GAP_UM, SRAM_GRID_UM) if file == srams else (job.settings.macro_channel_um, BLOCK_GRID_UM)
+        kinds = {kind: box for kind, box in sizes(file).items() if kind in cells}
+        found += [columns.Part(kind, box, cells[kind], gap, grid, file == srams) for kind, box in kinds.items()]
+    return found
 
 
 class OpenRoadStep(Step):
@@ -249,10 +275,12 @@ class Floorplan(OpenRoadStep):
         plan(job)
 
     def variables(self, job: Job) -> dict[str, Any]:
+        made = plan(job)
         top = SIGNAL_TOPS[job.design.level]
         above = [(f"metal7-metal{top}", platform.ADJUSTMENT_ABOVE)] if top > 6 else []
         return {
-            "plan": plan(job),
+            "plan": made,
+            "places": columns.by_kind(made.places),
             "adjustments": [*platform.ROUTING_ADJUSTMENT, *above],
             "row_min_width": platform.STRAPS["metal4"].pitch_um,
             "row_min_height": platform.STRAPS["metal7"].pitch_um,
@@ -291,6 +319,9 @@ class Placement(OpenRoadStep):
     propagated = False
     uses = ("density", "padding", "max_wire_um", "pin_layers")
 
+    def variables(self, job: Job) -> dict[str, Any]:
+        return {"few_pins": job.design.unit is None}  # a chip's pins are too few to pull at its cells
+
 
 class ClockTree(OpenRoadStep):
     """Clock buffers."""
@@ -315,6 +346,10 @@ class GlobalRoute(OpenRoadStep):
     name, stage, database_of = "global_route", "globalroute", "repair"
     after = ("repair",)
     uses = ("padding", "setup_margin_ns", "hold_margin_ns", "max_wire_um")
+
+    def variables(self, job: Job) -> dict[str, Any]:
+        cells, _ = counted(job)
+        return {"access": sum(cells.values()) < ROUTABLE_CELLS}
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
         write_paths(job, work)

@@ -37,8 +37,8 @@ object cut {getRoutingLevel 0 getDirection NONE}
 object horizontal {getRoutingLevel 3 getDirection HORIZONTAL}
 object vertical {getRoutingLevel 2 getDirection VERTICAL}
 object grid {getGridX {0 8400 16800} getGridY {0 8400} getUsage 3.0 getCapacity 2.5}
-object buffer {getBBox buffer_box getMaster buffer_master getName u1 getITerms {clock_pin supply_pin}}
-object flip_flop {getBBox flip_flop_box getMaster flip_flop_master getName u/2 getITerms {clock_pin_2 supply_pin}}
+object buffer {isBlock 0 getBBox buffer_box getMaster buffer_master getName u1 getITerms {clock_pin supply_pin}}
+object flip_flop {isBlock 0 getBBox flip_flop_box getMaster flip_flop_master getName u/2 getITerms {clock_pin_2 supply_pin}}
 object buffer_master {getName BUF_X4}
 object flip_flop_master {getName DFF_X1}
 object buffer_box {xMin 5700 yMin 5600 xMax 15700 yMax 8400}

@@ -62,7 +62,7 @@ def test_blocks_are_left_out_of_the_netlist(made):
 
 def test_plan_follows_utilisation(made):
     """The core holds cells, macros and blocks at the utilisation asked for, on whole sites and rows."""
-    work = job(made, utilisation=0.5)
+    work = job(made, utilisation=0.5, macro_channel_um=5.0)
     plan = layout.plan(work)
     cells, _ = layout.counted(work)
     areas = nangate45.cell_areas(nangate45.locate().liberty)
@@ -87,8 +87,9 @@ def test_plan_follows_utilisation(made):
             (100.0, 75.0),
             r"^the die of [\d.]+ x [\d.]+ um is too small: cells and macros need \d+ um2, the core has \d+$",
         ),
-        ((400.0, 30.0), r"^macro \w+ of [\d.]+ x [\d.]+ um does not fit the core of [\d.]+ x [\d.]+ um$"),
-        ((4.0, 4.0), r"does not fit the core|too small"),
+        ((800.0, 30.0), r"^macro \w+ is [\d.]+ um high, the core [\d.]+ um$"),
+        ((130.0, 120.0), r"^columns of macros are \d+ um wide, the core is \d+ um: lower the utilisation$"),
+        ((4.0, 4.0), r"too small"),
     ],
 )
 def test_a_die_too_small_is_refused_before_anything_runs(made, die, message):
@@ -193,8 +194,8 @@ def test_blocks_keep_their_own_metal(made):
     assert "-name core -voltage_domains CORE -pins { metal8 }" in grid
     plain = Job(made[1].blocks[0], FlowSettings(), TOOL, made[0] / "small.mac")
     floorplan = pipeline.STEPS[1]
-    assert "-signal metal2-metal6" in floorplan.script(plain) and "rtl_macro_placer" not in floorplan.script(plain)
-    assert "-signal metal2-metal7" in floorplan.script(work) and "rtl_macro_placer" in floorplan.script(work)
+    assert "-signal metal2-metal6" in floorplan.script(plain) and "place_macro" not in floorplan.script(plain)
+    assert "-signal metal2-metal7" in floorplan.script(work) and "place_macro" in floorplan.script(work)
 
 
 def test_a_design_without_registers_is_timed_on_paper(made):

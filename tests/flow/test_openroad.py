@@ -79,7 +79,7 @@ def check_metrics(report):
         slacks = [metrics[f"{stage}__timing__{check}__ws"] for stage in ("repair", "globalroute", "finish")]
         assert all(0 < slack < 10 for slack in slacks), (check, slacks)
     assert metrics["globalroute__route__overflow"] == 0
-    assert metrics["powergrid__design__power_grid__nets__unconnected"] == 0
+    assert metrics["placement__design__power_grid__nets__unconnected"] == 0
     width, height = metrics["floorplan__design__die__width"], metrics["floorplan__design__die__height"]
     assert metrics["floorplan__design__die__area"] == pytest.approx(width * height)
     assert metrics["layout__width"] == pytest.approx(width) and metrics["layout__height"] == pytest.approx(height)
@@ -89,7 +89,7 @@ def check_metrics(report):
     assert metrics["parasitics__capacitance"] > 0
     assert all(math.isfinite(value) and abs(value) < 1e29 for value in metrics.values() if not isinstance(value, str))
     for step in report["steps"]:
-        assert step["seconds"] > 0 and all(warning.startswith("[WARNING ") for warning in step["warnings"])
+        assert step["seconds"] >= 0 and all(warning.startswith("[WARNING ") for warning in step["warnings"])
 
 
 @needs_record

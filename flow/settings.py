@@ -17,7 +17,7 @@ class Corner:
     liberty: Path
 
 
-UTILISATION = (0.70, 0.65, 0.80)  # by level: cells; blocks, macros and cells; units and macros
+UTILISATION = (0.80, 0.65, 0.80)  # by level: cells; blocks, macros and cells; units and macros
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class FlowSettings:
     aspect: float = 1.0
     margin_um: float = 2.8
     macro_channel_um: float = 20.0
+    block_channel_um: float = 40.0
     density: float | None = None
     padding: int = 0
     setup_margin_ns: float = 0.1

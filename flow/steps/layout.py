@@ -24,7 +24,7 @@ from flow.steps.step import DATABASE, LOG, SCRIPT, Job, Metrics, Outcome, Step, 
 from hw.emit import LEF, LIBERTY, MACROS
 
 TEMPLATES = Path(__file__).parent / "tcl"
-SIGNAL_TOPS = (6, 7, 10)  # topmost metal of signals by the design's level: below the straps that are a block's pins
+SIGNAL_TOPS = (6, 8, 10)  # topmost metal of signals by the design's level
 GROWTH = 1.02  # of a core's sides, while its macros do not fit
 ROUTABLE_CELLS = 250_000  # beyond, a detailed route is out of reach, and pin access, which it needs, is not looked for
 SRAM_GRID_UM = (platform.SITE_UM, platform.ROW_UM)
@@ -163,12 +163,17 @@ def plan(job: Job) -> Plan:
         right, top = left + whole(width, platform.SITE_UM), bottom + whole(height, platform.ROW_UM)
         core = (left, bottom, round(right, 3), round(top, 3))
         try:
-            places = columns.place(core, parts, settings.macro_channel_um)
+            places = columns.place(core, parts, channel(job))
             return Plan(round(core[2] + left, 3), round(core[3] + bottom, 3), core, cell_area, macro_area, places)
         except columns.MacrosDoNotFit as problem:
             if settings.die_um is not None:
                 raise StepFailed(str(problem)) from None
         width, height = GROWTH * width, GROWTH * height
+
+
+def channel(job: Job) -> float:
+    """Distance between columns of macros; blocks have pins on all sides and need more of it."""
+    return job.settings.block_channel_um if job.design.blocks else job.settings.macro_channel_um
 
 
 def macros(job: Job) -> list[columns.Part]:
@@ -177,7 +182,7 @@ def macros(job: Job) -> list[columns.Part]:
     _, _, srams, *_ = files = lefs(job)
     found = []
     for file in files[2:]:
-        gap, grid = (SRAM_GAP_UM, SRAM_GRID_UM) if file == srams else (job.settings.macro_channel_um, BLOCK_GRID_UM)
+        gap, grid = (SRAM_GAP_UM, SRAM_GRID_UM) if file == srams else (channel(job), BLOCK_GRID_UM)
         kinds = {kind: box for kind, box in sizes(file).items() if kind in cells}
         found += [columns.Part(kind, box, cells[kind], gap, grid, file == srams) for kind, box in kinds.items()]
     return found
@@ -269,7 +274,7 @@ class Floorplan(OpenRoadStep):
     name, stage = "floorplan", "floorplan"
     after = ("synth",)
     propagated = False
-    uses = ("utilisation", "aspect", "margin_um", "macro_channel_um", "die_um")
+    uses = ("utilisation", "aspect", "margin_um", "macro_channel_um", "block_channel_um", "die_um")
 
     def check(self, job: Job) -> None:
         plan(job)
@@ -487,10 +492,11 @@ class Abstract(OpenRoadStep):
         return {"spef": job.of("parasitics") / "design.spef"}
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
-        """All shapes on the topmost strap layer are power pins: without its obstruction wires may pass between."""
+        """A tile's shapes on its topmost layer are power pins only: without the obstruction wires may pass between."""
         text = (work / "abstract.lef").read_text()
-        layer = STRAPS[job.design.level][-1]
-        text = re.sub(rf"^    LAYER {layer} ;\n(?:\s+RECT .*\n)+(?=    LAYER|  END)", "", text, flags=re.M)
+        layer = STRAPS[0][-1]
+        if job.design.level == 0:
+            text = re.sub(rf"^    LAYER {layer} ;\n(?:\s+RECT .*\n)+(?=    LAYER|  END)", "", text, flags=re.M)
         (work / f"{job.design.top}.lef").write_text(text)
         (work / "abstract.lef").unlink()
         return outcome

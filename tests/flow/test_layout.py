@@ -62,7 +62,7 @@ def test_blocks_are_left_out_of_the_netlist(made):
 
 def test_plan_follows_utilisation(made):
     """The core holds cells, macros and blocks at the utilisation asked for, on whole sites and rows."""
-    work = job(made, utilisation=0.5, macro_channel_um=5.0)
+    work = job(made, utilisation=0.5, block_channel_um=5.0)
     plan = layout.plan(work)
     cells, _ = layout.counted(work)
     areas = nangate45.cell_areas(nangate45.locate().liberty)
@@ -104,7 +104,7 @@ def test_a_small_design_gets_a_core_that_holds_its_macros(made):
     """However few cells there are, the largest macro and a channel fit."""
     work = job(made, utilisation=1.0, aspect=8.0)
     left, bottom, right, top = layout.plan(work).core
-    assert right - left >= 38.0 and top - bottom >= 28.0 + work.settings.macro_channel_um
+    assert right - left >= 38.0 and top - bottom >= 28.0 + work.settings.block_channel_um
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_blocks_keep_their_own_metal(made):
     plain = Job(made[1].blocks[0], FlowSettings(), TOOL, made[0] / "small.mac")
     floorplan = pipeline.STEPS[1]
     assert "-signal metal2-metal6" in floorplan.script(plain) and "place_macro" not in floorplan.script(plain)
-    assert "-signal metal2-metal7" in floorplan.script(work) and "place_macro" in floorplan.script(work)
+    assert "-signal metal2-metal8" in floorplan.script(work) and "place_macro" in floorplan.script(work)
 
 
 def test_a_design_without_registers_is_timed_on_paper(made):

@@ -1,4 +1,4 @@
-"""The cycle simulator without RTL: its rules, its sums, what a host may ask, what-ifs, trace and page.
+"""The cycle simulator without RTL: its rules, its sums, what a host may ask, what-ifs and page.
 
 That its cycles are the RTL's is shown in tests/cross/test_cycles.py.
 """
@@ -6,18 +6,14 @@ That its cycles are the RTL's is shown in tests/cross/test_cycles.py.
 import dataclasses
 import json
 import re
-import shutil
 import xml.etree.ElementTree as ElementTree
 from functools import cache
 from pathlib import Path
 
 import pytest
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
-from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
 
 from flow import cli
 from golden.config import ConfigError
-from golden.files import WriteError
 from hw.layouts import Dest, Func
 from hw.params import from_preset
 from hw.program import UNITS, compile_program
@@ -28,7 +24,6 @@ from sim.run import HostPlan, Request, Run, RunError
 from sim.stages import name, operands
 from sim.streams import Pauses, offered, taken
 from sim.timing import ArrayUnit, Timer
-from sim.trace import CYCLE_NS, TraceFile
 from sim.whatif_table import lines, table
 
 
@@ -244,75 +239,7 @@ def test_the_committed_table_is_todays():
     assert text == table(from_preset("nano-k3")), "write it again: nanok3 sim --what-if docs/what-if.md"
 
 
-# --- trace and page ---
-
-
-def test_a_trace_holds_every_command_with_its_names(tmp_path):
-    file = tmp_path / "sub" / "run.pftrace"
-    one = Run(made()[1], Request([1, 2], count=2))
-    with TraceFile(file, "micro-k3") as trace:
-        for step in one.steps():
-            trace.add(step)
-    packets = Trace.FromString(file.read_bytes()).packet
-    tracks = {p.track_descriptor.uuid: p.track_descriptor.name for p in packets if p.HasField("track_descriptor")}
-    open_, seen = {}, {unit: [] for unit in UNITS}
-    for packet in packets:
-        if not packet.HasField("track_event"):
-            continue
-        event, unit = packet.track_event, tracks[packet.track_event.track_uuid]
-        if event.type == TrackEvent.TYPE_SLICE_BEGIN:
-            assert unit not in open_, "slices of a track overlap"
-            facts = {a.name: a.string_value or a.int_value for a in event.debug_annotations}
-            open_[unit] = event.name, facts, packet.timestamp
-        else:
-            title, facts, start = open_.pop(unit)
-            if unit in UNITS and "operands" in facts:
-                seen[unit].append((title, facts["operands"], start // CYCLE_NS, packet.timestamp // CYCLE_NS))
-    assert not open_
-    for unit in UNITS:
-        expected = [
-            (str(name(s.step.label)), operands(s), step.restart + s.valid, step.restart + s.take + 1)
-            for step in one.result.steps
-            for s in step.timing.slices
-            if s.unit == unit
-        ]
-        assert seen[unit] == expected
-
-
-TRACE_PROCESSOR = shutil.which("trace_processor_shell") or shutil.which("trace_processor")
-
-
-@pytest.mark.skipif(TRACE_PROCESSOR is None, reason="Perfetto's trace processor is not installed; no package brings it")
-def test_perfettos_trace_processor_reads_it(tmp_path):
-    one = Run(made()[1], Request([1, 2], count=2))
-    with TraceFile(tmp_path / "run.pftrace", "micro-k3") as trace:
-        for step in one.steps():
-            trace.add(step)
-    config = TraceProcessorConfig(bin_path=TRACE_PROCESSOR)
-    with TraceProcessor(trace=str(tmp_path / "run.pftrace"), config=config) as processor:
-        rows = list(processor.query("select slice.name, ts, dur, category from slice"))
-        errors = list(processor.query("select name, value from stats where severity = 'error' and value > 0"))
-    assert not errors
-    expected = [(str(name(s.step.label)), CYCLE_NS * s.busy) for step in one.result.steps for s in step.timing.slices]
-    found = [(row.name, row.dur) for row in rows if row.category not in ("stall", "position")]
-    assert sorted(found) == sorted(expected)
-
-
-def test_what_an_interrupted_run_leaves_can_be_read(tmp_path):
-    file = tmp_path / "run.pftrace"
-    with pytest.raises(KeyboardInterrupt), TraceFile(file, "micro-k3") as trace:
-        for step in Run(made()[1], Request([1, 2], count=9)).steps():
-            trace.add(step)
-            if step.position == 2:
-                raise KeyboardInterrupt
-    titles = [p.track_event.name for p in Trace.FromString(file.read_bytes()).packet]
-    assert [t for t in titles if t.startswith("position")] == ["position 0", "position 1", "position 2"]
-
-
-def test_a_trace_that_cannot_be_written_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(WriteError, match="cannot write"):
-        TraceFile(tmp_path / "file" / "run.pftrace", "micro-k3")
+# --- page ---
 
 
 def test_the_page_is_one_file_that_draws_every_command():

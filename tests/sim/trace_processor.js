@@ -1,4 +1,4 @@
-// Perfetto's trace processor, with as much of its HTTP as perfetto.trace_processor.TraceProcessor uses to load and query:
+// Perfetto's trace processor, and of its HTTP what perfetto.trace_processor.TraceProcessor loads and queries with:
 //
 //     node trace_processor.js FOLDER    the one of Perfetto's UI that holds engine_bundle.js and trace_processor*.wasm
 //

@@ -130,9 +130,11 @@ def _part(run: Run, title: str, step: str, name: str, draw: Callable[[], Picture
 
 def layout(run: Run) -> Part:
     """The layout's picture."""
-    file = run.file("layout", "layout.png") or run.file(".", PICTURE)
+    file = run.file("layout", "layout.png") or run.file("global_route", "placed.png") or run.file(".", PICTURE)
     die = run.last(DIE)
     words = f"Die of {die.value * 1e-6:.4g} mm2." if die else ""
+    if file is not None and file.name == "placed.png":
+        words += " Cells and macros in the colour of their unit; wires are routed globally."
     return _part(run, "Layout", "layout", "layout.png", lambda: pictures.layout(file, words) if file else None)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from flow.netlist import NetlistModule
+
 SCOPE = re.compile(r"^\s*\(INSTANCE (?:\"[^\"]*\" )?(\S+)$")
 COUNT = re.compile(r"^\s*\((\S+) \(T0 \d+\) \(T1 (\d+)\).*\(TC (\d+)\)\)")
 CELL = re.compile(r"^\s*(\w+)\s+(\\\S+\s|\w+)\s*\(\s*(\..*?)\)\s*;", flags=re.M | re.S)
@@ -29,23 +31,27 @@ def plain(name: str) -> str:
 
 
 def read_saif(file: Path, scope: tuple[str, ...], begin_ps: int = 0) -> dict[str, Toggles]:
-    """Activity of the nets of one scope of Verilator's SAIF file, whose recording began at ``begin_ps``.
+    """Activity of the nets in and below one scope of Verilator's SAIF file, whose recording began at ``begin_ps``.
 
-    Verilator counts a file's duration from time 0; the time before the recording is taken off.
+    Nets below the scope have their instances' names before theirs ("row_3/lane_5/_12_"). Verilator counts a file's
+    duration from time 0; the time before the recording is taken off.
     """
     nets: dict[str, Toggles] = {}
     at: list[str] = []
     duration = 0.0
-    for line in file.read_text().splitlines():
-        if found := SCOPE.match(line):
-            at.append(plain(found.group(1)))
-        elif found := re.match(r"\(DURATION (\d+)\)", line):
-            duration = (int(found.group(1)) - begin_ps) * 1e-12
-        elif tuple(at) == scope and (found := COUNT.match(line)):
-            ones, changes = int(found.group(2)) * 1e-12, int(found.group(3))
-            nets[plain(found.group(1))] = Toggles(ones / duration, changes / duration)
-        elif line.strip() == ")" and at and len(line) - len(line.lstrip()) == len(at):
-            at.pop()
+    with file.open() as lines:
+        for line in lines:
+            if (found := COUNT.match(line)) is not None:
+                if tuple(at[: len(scope)]) == scope:
+                    ones, changes = int(found.group(2)) * 1e-12, int(found.group(3))
+                    name = "/".join([*at[len(scope) :], plain(found.group(1))])
+                    nets[name] = Toggles(ones / duration, changes / duration)
+            elif found := SCOPE.match(line):
+                at.append(plain(found.group(1)))
+            elif found := re.match(r"\(DURATION (\d+)\)", line):
+                duration = (int(found.group(1)) - begin_ps) * 1e-12
+            elif line.strip() == ")" and at and len(line.rstrip()) - 1 == len(at):
+                at.pop()
     return nets
 
 
@@ -63,27 +69,52 @@ def bits(expression: str, widths: Mapping[str, tuple[int, int]]) -> list[str]:
     return [name] if name else []
 
 
-def pins(module: str) -> Iterator[tuple[str, str]]:
-    """(instance/pin, net) of every connected pin in a module's Verilog; constants are left out."""
+@dataclass(frozen=True)
+class Cell:
+    """An instance: its name, its cell or module, and the net of each connected pin."""
+
+    name: str
+    kind: str
+    pins: tuple[tuple[str, str], ...]
+
+
+def cells(module: str) -> Iterator[Cell]:
+    """Instances in a module's Verilog; constants are left out of their pins."""
     widths = {plain(name): (int(high), int(low)) for high, low, name in WIDE.findall(module)}
     body = module.split(");", 1)[1]
     for found in CELL.finditer(body):
-        instance = plain(found.group(2))
+        connected: list[tuple[str, str]] = []
         for pin, expression in CONNECTION.findall(found.group(3)):
             nets = bits(expression, widths)
-            names = [plain(pin)] if len(nets) == 1 and not expression.strip().startswith("{") else [
-                f"{plain(pin)}[{bit}]" for bit in range(len(nets) - 1, -1, -1)
-            ]  # fmt: skip
-            for name, net in zip(names, nets, strict=True):
-                if not CONSTANT.match(net):
-                    yield f"{instance}/{name}", net
+            one = len(nets) == 1 and not expression.strip().startswith("{")
+            names = [plain(pin)] if one else [f"{plain(pin)}[{bit}]" for bit in range(len(nets) - 1, -1, -1)]
+            pairs = zip(names, nets, strict=True)
+            connected += [(name, net) for name, net in pairs if not CONSTANT.match(net)]
+        yield Cell(plain(found.group(2)), found.group(1), tuple(connected))
 
 
-def write(module: str, nets: Mapping[str, Toggles], file: Path) -> tuple[int, int]:
+def pins(modules: Mapping[str, NetlistModule], top: str) -> Iterator[tuple[str, str]]:
+    """(instance/pin, net) of every connected pin of the leaves below ``top``, both with the instances above."""
+    known: dict[str, list[Cell]] = {}
+
+    def visit(name: str, above: str) -> Iterator[tuple[str, str]]:
+        if name not in known:
+            known[name] = list(cells(modules[name].text))
+        for cell in known[name]:
+            if cell.kind in modules:
+                yield from visit(cell.kind, f"{above}{cell.name}/")
+            else:
+                for pin, net in cell.pins:
+                    yield f"{above}{cell.name}/{pin}", f"{above}{net}"
+
+    return visit(top, "")
+
+
+def write(modules: Mapping[str, NetlistModule], top: str, nets: Mapping[str, Toggles], file: Path) -> tuple[int, int]:
     """Write "pin,density_hz,duty" of every pin whose net is known; returns (known, all) pins."""
     known = total = 0
     with file.open("w") as out:
-        for pin, net in pins(module):
+        for pin, net in pins(modules, top):
             total += 1
             if net in nets:
                 known += 1

@@ -11,7 +11,7 @@ import klayout.lay as lay
 
 from flow.nangate45 import library as nangate45
 from flow.nangate45 import platform
-from flow.steps.layout import lefs
+from flow.steps.layout import detailed, lefs
 from flow.steps.step import LOG, Job, Metrics, Outcome, Step, StepFailed
 
 GDS, PICTURE, MACRO_SHAPES = "layout.gds", "layout.png", "macros.gds"
@@ -26,7 +26,7 @@ class Layout(Step):
     needs_openroad = False
 
     def wanted(self, job: Job) -> bool:
-        return job.openroad is not None
+        return job.openroad is not None and detailed(job)
 
     def files(self, job: Job) -> Sequence[Path]:
         return [nangate45.locate().gds, *lefs(job), *block_layouts(job)]

@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from flow.nangate45 import library as nangate45
 from flow.nangate45 import platform
-from flow.steps import columns, sta
+from flow.steps import columns, placed, sta
 from flow.steps.mapped import CELLS, NETLIST
 from flow.steps.openroad import read_metrics
 from flow.steps.step import DATABASE, LOG, SCRIPT, Job, Metrics, Outcome, Step, StepFailed, console, sha256
@@ -26,7 +26,6 @@ from hw.emit import LEF, LIBERTY, MACROS
 TEMPLATES = Path(__file__).parent / "tcl"
 SIGNAL_TOPS = (6, 8, 10)  # topmost metal of signals by the design's level
 GROWTH = 1.02  # of a core's sides, while its macros do not fit
-ROUTABLE_CELLS = 250_000  # beyond, a detailed route is out of reach, and pin access, which it needs, is not looked for
 SRAM_GRID_UM = (platform.SITE_UM, platform.ROW_UM)
 SRAM_GAP_UM = 2 * platform.ROW_UM  # their pins are at one side
 BLOCK_GRID_UM = (
@@ -87,6 +86,12 @@ def counted(job: Job) -> tuple[dict[str, int], bool]:
     """(cells, macros and blocks of the netlist, counted; whether it has a clock)."""
     kept = json.loads((job.of("synth") / CELLS).read_text())
     return kept["cells"], kept["clocked"]
+
+
+def detailed(job: Job) -> bool:
+    """Whether the design is small enough to be routed in detail; a larger one ends with its global route."""
+    cells, _ = counted(job)
+    return sum(cells.values()) <= job.settings.detailed_cells
 
 
 def constraints(job: Job) -> str:
@@ -350,18 +355,28 @@ class GlobalRoute(OpenRoadStep):
 
     name, stage, database_of = "global_route", "globalroute", "repair"
     after = ("repair",)
-    uses = ("padding", "setup_margin_ns", "hold_margin_ns", "max_wire_um")
+    uses = ("padding", "setup_margin_ns", "hold_margin_ns", "max_wire_um", "detailed_cells")
 
     def variables(self, job: Job) -> dict[str, Any]:
-        cells, _ = counted(job)
-        return {"access": sum(cells.values()) < ROUTABLE_CELLS}
+        return {"detailed": detailed(job)}
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
         write_paths(job, work)
+        kinds = [set(sizes(file)) for file in lefs(job)[2:]]
+        outlines = {kind: box for file in lefs(job)[1:] for kind, box in sizes(file).items()}
+        placed.draw(work / "design.def", outlines, set().union(*kinds), work / placed.PICTURE)
+        (work / "design.def").unlink()
         return outcome
 
 
-class DetailedRoute(OpenRoadStep):
+class Detailed(OpenRoadStep):
+    """Steps of a design that is routed in detail."""
+
+    def wanted(self, job: Job) -> bool:
+        return detailed(job)
+
+
+class DetailedRoute(Detailed):
     """Wires and vias."""
 
     name, stage, database_of = "detailed_route", "detailedroute", "global_route"
@@ -369,14 +384,14 @@ class DetailedRoute(OpenRoadStep):
     uses = ("route_iterations",)
 
 
-class Fill(OpenRoadStep):
+class Fill(Detailed):
     """Filler cells."""
 
     name, stage, database_of = "fill", "fill", "detailed_route"
     after = ("detailed_route",)
 
 
-class Parasitics(OpenRoadStep):
+class Parasitics(Detailed):
     """Resistance and capacitance of the wires."""
 
     name, stage, database_of = "parasitics", "parasitics", "fill"
@@ -405,7 +420,7 @@ def spef_totals(file: Path) -> Metrics:
     return {"parasitics__nets": len(totals), "parasitics__capacitance": round(sum(totals) * scale, 3)}
 
 
-class SignOff(OpenRoadStep):
+class SignOff(Detailed):
     """Timing with extracted wires at every corner; the netlist and the layout (DEF) that were timed."""
 
     name, stage, database_of = "signoff", "finish", "parasitics"
@@ -461,32 +476,38 @@ def read_paths(file: Path) -> list[dict[str, Any]]:
 
 
 class Power(OpenRoadStep):
-    """Power at the typical corner, from what the signed-off netlist's nets did in a simulated decode."""
+    """Power at the typical corner, from what the netlist's nets did in a simulated decode.
 
-    name, stage, database_of = "power", "finish", "parasitics"
-    after = ("parasitics", "netlist_sim")
+    Wires are those extracted, or those of the global route where there is nothing after it.
+    """
+
+    name, stage = "power", "finish"
+    after = ("global_route", "parasitics", "netlist_sim")
 
     def variables(self, job: Job) -> dict[str, Any]:
+        routed = detailed(job)
         return {
-            "spef": job.of("parasitics") / "design.spef",
+            "database": job.of("parasitics" if routed else "global_route") / DATABASE,
+            "spef": job.of("parasitics") / "design.spef" if routed else None,
             "activity": job.of("netlist_sim") / "activity.csv",
         }
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
         pins, known = (outcome.metrics.pop(f"finish__power__activity__{kind}") for kind in ("pins", "known"))
         outcome.metrics["finish__power__activity__annotated__share"] = round(float(known) / float(pins), 4)
-        outcome.metrics["finish__power__activity__source"] = "simulated decode, signed-off netlist"
+        kind = "signed-off netlist" if detailed(job) else "netlist of synthesis"
+        outcome.metrics["finish__power__activity__source"] = f"simulated decode, {kind}"
         return outcome
 
 
-class Abstract(OpenRoadStep):
+class Abstract(Detailed):
     """LEF and timing model for the design above."""
 
     name, stage, database_of = "abstract", "abstract", "parasitics"
     after = ("parasitics",)
 
     def wanted(self, job: Job) -> bool:
-        return job.design.unit is not None and job.design.level < 2
+        return detailed(job) and job.design.unit is not None and job.design.level < 2
 
     def variables(self, job: Job) -> dict[str, Any]:
         return {"spef": job.of("parasitics") / "design.spef"}

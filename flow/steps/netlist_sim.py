@@ -1,4 +1,6 @@
-"""Step ``netlist_sim``: the netlist that was signed off does, edge by edge, what the chip's RTL does in a real decode.
+"""Step ``netlist_sim``: the netlist does, edge by edge, what the chip's RTL does in a real decode.
+
+It is the netlist that was signed off; that of synthesis where the design is too large to be routed in detail.
 
 The chip's RTL is loaded and decodes a few tokens once per preset, with the ports of the chip and of every unit and tile
 recorded; the tokens are compared with the twin's. Each netlist is then driven with its module's record. What the nets
@@ -16,6 +18,7 @@ from flow import netlist
 from flow.design import Design
 from flow.nangate45 import library as nangate45
 from flow.steps import activity, replay
+from flow.steps.layout import detailed
 from flow.steps.step import LOG, Job, Metrics, Outcome, Step, StepFailed, console, sha256
 from golden.files import replaced_folder
 from hw import hierarchy
@@ -31,7 +34,7 @@ class NetlistSim(Step):
     """Replays the record on the netlist; any difference fails the step."""
 
     name = "netlist_sim"
-    after = ("signoff",)
+    after = ("synth", "signoff")
     needs_openroad = False
 
     def wanted(self, job: Job) -> bool:
@@ -41,18 +44,19 @@ class NetlistSim(Step):
         return {"tokens": TOKENS, "prompt": PROMPT}
 
     def files(self, job: Job) -> Sequence[Path]:
-        return [*sources(job.design, job.folder.parent)[1:], Path(replay.__file__), Path(activity.__file__)]
+        return [*netlists(job)[1:], *models(job.design), Path(replay.__file__), Path(activity.__file__)]
 
     def run(self, job: Job, work: Path) -> Outcome:
         records = recorded(job.design)
         decode = json.loads((records / DECODE).read_text())
         start = decode["edges"][0]
-        module = netlist.read(job.of("signoff") / "netlist.v")[job.design.top]
+        modules = netlist.read(netlists(job)[0])
         try:
             found = replay.replay(
-                sources(job.design, job.folder.parent),
+                netlists(job),
+                models(job.design),
                 job.design.top,
-                replay.ports(module.text),
+                replay.ports(modules[job.design.top].text),
                 records / f"{job.design.top}.hex",
                 work,
                 activity=work / "activity.saif",
@@ -64,14 +68,15 @@ class NetlistSim(Step):
         if found.wrong_edges:
             raise StepFailed(f"the netlist differs from the RTL at {found.wrong_edges} edges, first {found.first}")
         nets = activity.read_saif(work / "activity.saif", ("replay", "dut"), start * CLOCK_PS)
-        known, pins = activity.write(module.text, nets, work / ACTIVITY)
+        known, pins = activity.write(modules, job.design.top, nets, work / ACTIVITY)
         for leftover in (work / "activity.saif", *(work / "simulation").iterdir()):
             leftover.unlink()
         (work / "simulation").rmdir()
         metrics: Metrics = {
             "netlistsim__activity__pins": pins,
             "netlistsim__activity__pins__known": known,
-            "netlistsim__netlist__sha256": sha256(job.of("signoff") / "netlist.v"),
+            "netlistsim__netlist": "signed off" if detailed(job) else "synthesis",
+            "netlistsim__netlist__sha256": sha256(netlists(job)[0]),
             "netlistsim__edges": found.edges,
             "netlistsim__edges__wrong": found.wrong_edges,
             "netlistsim__bits__compared": found.compared_bits,
@@ -80,10 +85,16 @@ class NetlistSim(Step):
         return Outcome(metrics)
 
 
-def sources(design: Design, root: Path) -> list[Path]:
-    """Netlists of a design and its blocks as signed off, the library's Verilog, the SRAM models."""
-    netlists = [root / each.name / "signoff" / "netlist.v" for each in reversed(design.in_order())]
-    return [*netlists, nangate45.locate().verilog, design.rtl / MODELS]
+def netlists(job: Job) -> list[Path]:
+    """The design's netlist, then its blocks' as signed off."""
+    own = job.of("signoff" if detailed(job) else "synth") / "netlist.v"
+    blocks = [each for each in reversed(job.design.in_order()) if each is not job.design]
+    return [own, *(job.folder.parent / block.name / "signoff" / "netlist.v" for block in blocks)]
+
+
+def models(design: Design) -> list[Path]:
+    """Verilog of the library's cells and of the SRAMs."""
+    return [nangate45.locate().verilog, design.rtl / MODELS]
 
 
 def recorded(design: Design) -> Path:

@@ -3,7 +3,7 @@
 Recording: a Verilog module bound to the design writes one line per clock edge, the module's inputs and outputs as they
 are before the edge. Replay: a test bench gives a netlist the same inputs and compares all outputs before every edge.
 Both start from zeros, so they agree from the first edge on, or the netlist is not the design. While it replays, the
-bench can write the activity of every net of the module's own (SAIF).
+bench can write the activity of every net (SAIF).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sim.verilator import FLAGS, MAKE_VARIABLES, BuildFailed, verilator_root
 
 RECORD = "record.hex"
 BENCH = "replay.v"
+CONFIG = "replay.vlt"
 DECLARATION = re.compile(r"^\s*(input|output)\s+(?:wire\s+|reg\s+)?(?:\[(\d+):(\d+)\]\s*)?(\\\S+|\w+)\s*;", flags=re.M)
 
 
@@ -96,7 +97,7 @@ bind {module} {module}_recorder recorder(
 def bench(module: str, all_ports: list[Port], record: Path, activity: Path | None, start: int, clock: str) -> str:
     """Verilog that replays a record; prints how many edges there were and which differ.
 
-    Activity of the module's own nets is written from edge ``start`` on.
+    Activity of its nets is written from edge ``start`` on.
     """
     inputs, outputs, in_bits, out_bits = _sides(all_ports, clock)
     connections = []
@@ -110,7 +111,7 @@ def bench(module: str, all_ports: list[Port], record: Path, activity: Path | Non
         connections.append(f".{_named(port.name)}(outputs[{at} +: {port.width}])")
     if any(port.name == clock for port in all_ports):
         connections.append(f".{clock}(clock)")
-    dump = f'if (edge_number == {start}) begin $dumpfile("{activity}"); $dumpvars(1, dut); end' if activity else ""
+    dump = f'if (edge_number == {start}) begin $dumpfile("{activity}"); $dumpvars(0, dut); end' if activity else ""
     return f"""`timescale 1ns/1ps
 module replay;
   reg clock = 0;
@@ -143,7 +144,8 @@ endmodule
 
 
 def replay(
-    sources: list[Path],
+    netlists: list[Path],
+    models: list[Path],
     module: str,
     all_ports: list[Port],
     record: Path,
@@ -157,7 +159,7 @@ def replay(
 ) -> Outcome:
     """Compile a netlist with Verilator and drive it with a record; raises ReplayFailed when it cannot be run.
 
-    ``sources``: netlists, the library's Verilog models, SRAM models. Whether the netlist agrees is in the outcome.
+    ``models``: Verilog of the library's cells and of the SRAMs. Whether the netlist agrees is in the outcome.
     ``optimise``: the C++ compiler's level; -O0 for short records.
     """
     (work / BENCH).write_text(bench(module, all_ports, record.resolve(), activity, start, clock))
@@ -168,9 +170,11 @@ def replay(
     verilate = [str(root / "bin" / "verilator_bin"), "--cc", "--main", "--exe", "--timing", "--top-module", "replay"]
     verilate += ["-Mdir", str(folder), "-o", "replay", *flags, "--x-assign", "0", "--x-initial", "0"]
     verilate += ["-Wno-lint", "-Wno-style", "-Wno-SPECIFYIGN"]
-    verilate += ["--trace-saif", "--trace-underscore", "--trace-depth", "2"] if activity else []
+    verilate += ["--trace-saif", "--trace-underscore"] if activity else []
     verilate += ["-CFLAGS", "--std=c++20 -fcoroutines"]
-    verilate += [str(work / BENCH), *map(str, sources)]
+    # Nets outside cells and macros have it all: what is in these is left out.
+    (work / CONFIG).write_text("`verilator_config\n" + "".join(f'tracing_off -file "{file}"\n' for file in models))
+    verilate += [str(work / CONFIG), str(work / BENCH), *map(str, [*netlists, *models])]
     make = [
         "make",
         "-j2",

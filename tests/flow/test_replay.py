@@ -1,6 +1,7 @@
 """A recorded simulation of RTL is replayed on the synthesised netlist; a wrong netlist is found; pins get activity."""
 
 import shutil
+from collections import Counter
 
 import pytest
 
@@ -17,7 +18,7 @@ PERIOD_PS = 10_000
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """(record of the design's ports in a random run, its ports, files of its netlist, text of the netlist)."""
+    """(record of the design's ports in a random run, its ports, its netlist's file, models, text of the netlist)."""
     folder = tmp_path_factory.mktemp("replay")
     verilog = emit_verilog(Unit(), "unit", out_dir=folder / "rtl")
     result = synth.run(folder / "rtl", "unit", folder / "synth", NO_STA)
@@ -29,46 +30,48 @@ def recorded(tmp_path_factory):
     run = made.simulate("tests.flow.bench_random", parameters={"edges": 300}, zeros=True)[0]
     shutil.copy(run.log.parent / "unit.hex", folder / "unit.hex")
     mapped = f"{result['directory']}/{synth.NETLIST}"
-    return folder / "unit.hex", ports, [folder / "netlist.v", nangate45.locate().verilog, models], open(mapped).read()
+    return folder / "unit.hex", ports, folder / "netlist.v", [nangate45.locate().verilog, models], open(mapped).read()
 
 
 def test_the_netlist_does_what_was_recorded(recorded, tmp_path):
     """All outputs agree before every edge; every pin of the top module's cells gets activity, the clock's is right."""
-    record, ports, files, text = recorded
-    files[0].write_text(text)
+    record, ports, file, models, text = recorded
+    file.write_text(text)
     start = 100
     found = replay.replay(
-        files, "unit", ports, record, tmp_path, activity=tmp_path / "a.saif", start=start, optimise="-O0"
+        [file], models, "unit", ports, record, tmp_path, activity=tmp_path / "a.saif", start=start, optimise="-O0"
     )
     assert found.edges >= 300 and found.wrong_edges == 0 and found.first is None
     outputs = sum(port.width for port in ports if port.output)
     assert found.compared_bits == found.edges * outputs
     nets = activity.read_saif(tmp_path / "a.saif", ("replay", "dut"), start * PERIOD_PS)
-    module = netlist.read(files[0])["unit"].text
-    known, pins = activity.write(module, nets, tmp_path / "activity.csv")
+    modules = netlist.read(file)
+    known, pins = activity.write(modules, "unit", nets, tmp_path / "activity.csv")
     assert known == pins > 500
     lines = dict(line.split(",", 1) for line in (tmp_path / "activity.csv").read_text().splitlines())
     flip_flop = next(name for name in lines if name.endswith("/CK"))
     density, duty = map(float, lines[flip_flop].split(","))
     assert density == pytest.approx(2 / (PERIOD_PS * 1e-12), rel=0.02) and duty == pytest.approx(0.5, abs=0.02)
     assert "store.bank_0/addr[5]" in lines and "store.bank_0/rdata[31]" in lines
+    pairs = {name.split("/")[0] for name in lines if name.count("/") == 2}
+    assert "pair" in modules and len(pairs) == modules["unit"].instances["pair"] > 1, "cells of modules below"
 
 
 def test_a_wrong_netlist_is_found(recorded, tmp_path):
     """One gate of another kind is seen, and where."""
-    record, ports, files, text = recorded
+    record, ports, file, models, text = recorded
     head, module, tail = text.partition("module unit(")
     assert "  NAND2_X1 " in head + tail
-    files[0].write_text((head + module + tail).replace("  NAND2_X1 ", "  NOR2_X1 ", 1))
-    found = replay.replay(files, "unit", ports, record, tmp_path, optimise="-O0")
+    file.write_text((head + module + tail).replace("  NAND2_X1 ", "  NOR2_X1 ", 1))
+    found = replay.replay([file], models, "unit", ports, record, tmp_path, optimise="-O0")
     assert found.wrong_edges > 0 and found.first is not None
 
 
 def test_a_netlist_that_does_not_compile_is_one_line(recorded, tmp_path):
-    record, ports, files, text = recorded
-    files[0].write_text(text.replace("endmodule", "", 1))
+    record, ports, file, models, text = recorded
+    file.write_text(text.replace("endmodule", "", 1))
     with pytest.raises(replay.ReplayFailed, match="^the netlist of unit cannot be compiled, see replay.log$"):
-        replay.replay(files, "unit", ports, record, tmp_path)
+        replay.replay([file], models, "unit", ports, record, tmp_path)
 
 
 def test_connections_are_read_bit_by_bit():
@@ -82,7 +85,8 @@ def test_connections_are_read_bit_by_bit():
  sram \\m/bank_0 (.clk(clk), .addr({a[3:2], \\u/w [0]}), .rdata(\\u/w ), .en(1'b1));
 endmodule
 """
-    assert list(activity.pins(module)) == [
+    modules = {"top": netlist.NetlistModule(module, Counter())}
+    assert list(activity.pins(modules, "top")) == [
         ("_1_/A1", "a[0]"),
         ("_1_/A2", "u/n1"),
         ("_1_/ZN", "y"),
@@ -96,7 +100,7 @@ endmodule
 
 
 def test_activity_counts_from_where_the_recording_began(tmp_path):
-    """Verilator's file: the duration is the whole simulation's; only the asked scope is read."""
+    """Verilator's file: the duration is the whole simulation's; the asked scope is read, and what is below."""
     (tmp_path / "x.saif").write_text(
         "(SAIFILE\n(TIMESCALE 1ps)\n(DURATION 3000)\n (INSTANCE replay\n"
         "  (NET\n   (a (T0 1) (T1 2) (TZ 0) (TX 0) (TB 0) (TC 9))\n  )\n"
@@ -105,5 +109,5 @@ def test_activity_counts_from_where_the_recording_began(tmp_path):
         "   (NET\n    (c (T0 3000) (T1 0) (TZ 0) (TX 0) (TB 0) (TC 0))\n   )\n  )\n )\n)\n"
     )
     nets = activity.read_saif(tmp_path / "x.saif", ("replay", "dut"), 1000)
-    assert set(nets) == {"a[1]", "c"}
+    assert set(nets) == {"a[1]", "cell/b", "c"}
     assert nets["a[1]"].duty == pytest.approx(0.5) and nets["a[1]"].density_hz == pytest.approx(4 / 2000e-12)

@@ -16,6 +16,7 @@ from flow.steps.step import LOG, Job, Metrics, Outcome, Step, StepFailed
 
 GDS, PICTURE, MACRO_SHAPES = "layout.gds", "layout.png", "macros.gds"
 PIXELS = 1600
+OUTLINE_COLOUR = 0xE3E6EA  # of macros and of the die
 
 
 class Layout(Step):
@@ -77,9 +78,12 @@ def _reader(lef_files: Sequence[Path]) -> db.LoadLayoutOptions:
 
 
 def macro_shapes(technology: Path, lef: Path, gds: Path) -> None:
-    """Draw the macros of a LEF file, their pins and obstructions, as cells of a GDS file."""
+    """Draw the macros of a LEF file, their outline and pins, as cells of a GDS file.
+
+    What the LEF obstructs is no metal that anyone drew, so it is not drawn here either.
+    """
     options = _reader([technology])
-    options.lefdef_config.produce_obstructions = True
+    options.lefdef_config.produce_cell_outlines = True
     options.lefdef_config.macro_resolution_mode = 1  # shapes of the LEF
     layout = db.Layout()
     layout.dbu = platform.DATABASE_UM
@@ -122,10 +126,13 @@ def picture(gds: Path, png: Path, pixels: int = PIXELS) -> None:
     view.load_layout(str(gds))
     view.max_hier()
     view.clear_layers()
-    for name, colour in platform.COLOURS.items():
+    shown = [(platform.GDS_OUTLINE, OUTLINE_COLOUR)]
+    shown += [(platform.GDS_LAYERS[name], colour) for name, colour in platform.COLOURS.items()]
+    for number, colour in shown:
         properties = lay.LayerProperties()
-        properties.source = f"{platform.GDS_LAYERS[name]}/0"
-        properties.fill_color = properties.frame_color = colour
+        properties.source = f"{number}/0"
+        properties.fill_color = colour
+        properties.frame_color = colour if number != platform.GDS_OUTLINE else platform.COLOURS["metal8"]
         properties.dither_pattern = 0
         properties.transparent = True
         view.insert_layer(view.end_layers(), properties)

@@ -77,12 +77,13 @@ def _reader(lef_files: Sequence[Path]) -> db.LoadLayoutOptions:
     return options
 
 
-def macro_shapes(technology: Path, lef: Path, gds: Path) -> None:
+def macro_shapes(technology: Path, lef: Path, gds: Path, *, obstructions: bool = False) -> None:
     """Draw the macros of a LEF file, their outline and pins, as cells of a GDS file.
 
-    What the LEF obstructs is no metal that anyone drew, so it is not drawn here either.
+    What the LEF obstructs is no metal that anyone drew: a layout is without it.
     """
     options = _reader([technology])
+    options.lefdef_config.produce_obstructions = obstructions
     options.lefdef_config.produce_cell_outlines = True
     options.lefdef_config.macro_resolution_mode = 1  # shapes of the LEF
     layout = db.Layout()

@@ -26,7 +26,7 @@ def layout(tmp_path_factory):
     """All macros as KLayout reads them from LEF."""
     folder = tmp_path_factory.mktemp("lef")
     (folder / "macros.lef").write_text(lef.lef(SPECS))
-    gds.macro_shapes(nangate45.locate().tech_lef, folder / "macros.lef", folder / "macros.gds")
+    gds.macro_shapes(nangate45.locate().tech_lef, folder / "macros.lef", folder / "macros.gds", obstructions=True)
     found = db.Layout()
     found.read(str(folder / "macros.gds"))
     return found

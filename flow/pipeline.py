@@ -32,6 +32,7 @@ STEPS: tuple[Step, ...] = (
     layout.Fill(),
     layout.Parasitics(),
     layout.SignOff(),
+    layout.Corners(),
     layout.Abstract(),
     NetlistSim(),
     layout.Power(),

@@ -32,6 +32,7 @@ STAGE_OF = {
     "layout": "layout",
     "netlist_sim": "netlistsim",
     "abstract": "abstract",
+    "corners": "corners",
 }
 STAGES = tuple(dict.fromkeys(STAGE_OF.values()))
 # Stages of what the report adds (flow.report.derived): measured on the RTL; summed through the blocks of a design.

@@ -60,13 +60,14 @@ class View:
     liberties: tuple[Path, ...]
 
 
-def views(job: Job) -> list[View]:
-    """Liberty files by corner, the cell library's first: units follow the first file read.
+def views(job: Job, *, every_corner: bool = False) -> list[View]:
+    """Liberty files by corner, typical alone or every one; the cell library's first: units follow the first file read.
 
     Macros have typical values only; they are used at every corner.
     """
     found = []
-    for corner in job.settings.corners(nangate45.locate().liberty):
+    given = job.settings.corners(nangate45.locate().liberty)
+    for corner in given if every_corner else given[:1]:
         blocks = [
             job.folder.parent / block.name / "abstract" / f"{block.top}_{corner.name}.lib"
             for block in job.design.blocks
@@ -200,6 +201,7 @@ class OpenRoadStep(Step):
     database_of: ClassVar[str] = ""  # the step whose database it starts from
     propagated: ClassVar[bool] = True  # the clock is real when the script begins
     uses: ClassVar[tuple[str, ...]] = ()  # settings that its template reads
+    every_corner: ClassVar[bool] = False  # or the typical one alone, for which the design is made
 
     def settings(self, job: Job) -> Mapping[str, Any]:
         plain = job.settings.plain()
@@ -217,7 +219,11 @@ class OpenRoadStep(Step):
         return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
     def files(self, job: Job) -> Sequence[Path]:
-        return [file for view in views(job) for file in view.liberties] + lefs(job)
+        return [file for view in self.views(job) for file in view.liberties] + lefs(job)
+
+    def views(self, job: Job) -> list[View]:
+        """The corners that the step looks at."""
+        return views(job, every_corner=self.every_corner)
 
     def variables(self, job: Job) -> dict[str, Any]:
         """Values that only this step's template reads."""
@@ -231,7 +237,7 @@ class OpenRoadStep(Step):
         common = {
             "stage": self.stage,
             "top": job.design.top,
-            "corners": views(job),
+            "corners": self.views(job),
             "lefs": lefs(job),
             "netlist": job.of("synth") / NETLIST,
             "database": job.of(self.database_of) / DATABASE if self.database_of else None,
@@ -361,7 +367,7 @@ class GlobalRoute(OpenRoadStep):
         return {"detailed": detailed(job)}
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
-        write_paths(job, work)
+        write_paths(self.views(job), work)
         kinds = [set(sizes(file)) for file in lefs(job)[2:]]
         outlines = {kind: box for file in lefs(job)[1:] for kind, box in sizes(file).items()}
         placed.draw(work / "design.def", outlines, set().union(*kinds), work / placed.PICTURE)
@@ -421,7 +427,7 @@ def spef_totals(file: Path) -> Metrics:
 
 
 class SignOff(Detailed):
-    """Timing with extracted wires at every corner; the netlist and the layout (DEF) that were timed."""
+    """Timing with extracted wires; the netlist and the layout (DEF) that were timed."""
 
     name, stage, database_of = "signoff", "finish", "parasitics"
     after = ("parasitics",)
@@ -430,16 +436,16 @@ class SignOff(Detailed):
         return {"spef": job.of("parasitics") / "design.spef"}
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
-        write_paths(job, work)
+        write_paths(self.views(job), work)
         outcome.metrics["finish__netlist__sha256"] = sha256(work / "netlist.v")
         return outcome
 
 
-def write_paths(job: Job, work: Path) -> None:
-    """Gather OpenSTA's path reports of all corners in paths.json."""
+def write_paths(corners: Sequence[View], work: Path) -> None:
+    """Gather OpenSTA's path reports by corner in paths.json."""
     paths = {
-        view.name: {check: read_paths(work / f"paths_{check}_{view.name}.json") for check in ("setup", "hold")}
-        for view in views(job)
+        corner.name: {check: read_paths(work / f"paths_{check}_{corner.name}.json") for check in ("setup", "hold")}
+        for corner in corners
     }
     (work / "paths.json").write_text(json.dumps(paths, indent=1) + "\n")
 
@@ -485,10 +491,8 @@ class Power(OpenRoadStep):
     after = ("global_route", "parasitics", "netlist_sim")
 
     def variables(self, job: Job) -> dict[str, Any]:
-        routed = detailed(job)
         return {
-            "database": job.of("parasitics" if routed else "global_route") / DATABASE,
-            "spef": job.of("parasitics") / "design.spef" if routed else None,
+            **wires(job),
             "activity": job.of("netlist_sim") / "activity.csv",
         }
 
@@ -500,8 +504,37 @@ class Power(OpenRoadStep):
         return outcome
 
 
+class Corners(OpenRoadStep):
+    """Timing at the corners that were given beside the typical one, with the wires that the design has."""
+
+    name, stage = "corners", "corners"
+    after = ("global_route", "parasitics")
+    every_corner = True
+
+    def wanted(self, job: Job) -> bool:
+        return job.settings.slow is not None or job.settings.fast is not None
+
+    def variables(self, job: Job) -> dict[str, Any]:
+        return wires(job)
+
+    def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
+        write_paths(self.views(job), work)
+        return outcome
+
+
+def wires(job: Job) -> dict[str, Any]:
+    """The last database and, of a design routed in detail, the wires extracted from it."""
+    routed = detailed(job)
+    return {
+        "database": job.of("parasitics" if routed else "global_route") / DATABASE,
+        "spef": job.of("parasitics") / "design.spef" if routed else None,
+    }
+
+
 class Abstract(Detailed):
-    """LEF and timing model for the design above."""
+    """LEF and timing model, at every corner, for the design above."""
+
+    every_corner = True
 
     name, stage, database_of = "abstract", "abstract", "parasitics"
     after = ("parasitics",)

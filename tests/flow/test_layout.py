@@ -111,7 +111,10 @@ def test_a_small_design_gets_a_core_that_holds_its_macros(made):
     "step", [step for step in pipeline.STEPS if isinstance(step, layout.OpenRoadStep)], ids=lambda s: s.name
 )
 def test_scripts_are_whole(made, step, tmp_path):
-    """Every template finds its values, at one corner and at three; braces are balanced; each writes something."""
+    """Every template finds its values, at one corner and at three; braces are balanced; each writes something.
+
+    The design is made at the typical corner; the others are only looked at.
+    """
     root, design = made
     slow = tmp_path / "slow folder" / "slow.lib"
     slow.parent.mkdir()
@@ -121,10 +124,11 @@ def test_scripts_are_whole(made, step, tmp_path):
         assert text.count("{") == text.count("}") and text.count("[") == text.count("]")
         assert "{{" not in text and "{%" not in text
         assert f'utl::set_metrics_stage "{step.stage}__{{}}"' in text
-        if settings.slow:
+        assert ("-corner slow" in text) == (settings.slow is not None and step.name in ("corners", "abstract"))
+        if "-corner slow" in text:
             assert f"read_liberty -corner slow {{{slow}}}" in text
             assert text.index("-corner typical") < text.index("-corner slow"), "units follow the first file"
-    assert "write_" in text
+    assert "write_" in text or step.name == "corners"
 
 
 def run_mocked(script, folder, routed=1):

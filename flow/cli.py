@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import enum
+import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -90,7 +93,7 @@ def generate(
 @app.command()
 def sim(
     prompt: Annotated[str | None, typer.Argument(help="Text to continue.")] = None,
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="How many tokens to make.")] = 32,
+    tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="How many tokens to make (default 32).")] = None,
     config: Config = None,
     checkpoint: Checkpoint = None,
     as_json: AsJson = False,
@@ -102,7 +105,7 @@ def sim(
     timing_only: Annotated[bool, typer.Option("--timing-only", help="No weights, no tokens: cycles alone.")] = False,
     bench: Annotated[bool, typer.Option("--bench", help="Cycles per second of RTL in Verilator and of this.")] = False,
     what_if: Annotated[
-        Path | None, typer.Option("--what-if", help="Write a table of changed chips instead; no prompt.")
+        Path | None, typer.Option("--what-if", help="Write a table of changed chips instead; takes no prompt.")
     ] = None,
 ) -> None:
     """The chip by the clock cycle, without its RTL: text, cycles per token, and where they went.
@@ -296,7 +299,44 @@ def presets() -> None:
 
 def main() -> None:
     """Entry point: every refusal is one line on stderr; exit codes 2 (bad input), 1 (failure), 130 (Ctrl-C)."""
+    if sys.stdout is None:
+        sys.exit(_say("stdout is closed", 1))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout = Stdout(sys.stdout)
     sys.exit(run(sys.argv[1:]))
+
+
+class StdoutError(Exception):
+    """Stdout cannot be written; no OSError, which libraries take for a terminal that they need not care about."""
+
+
+class Stdout(io.TextIOWrapper):
+    """Takes the place of stdout: characters that its encoding has not are question marks, failures are StdoutError."""
+
+    def __init__(self, plain: io.TextIOWrapper) -> None:
+        how = {"encoding": plain.encoding, "line_buffering": plain.line_buffering, "write_through": plain.write_through}
+        errors = "replace" if plain.errors == "strict" else plain.errors
+        super().__init__(plain.detach(), errors=errors, **how)  # type: ignore[arg-type]
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        with _stdout_failures():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """Write what is held."""
+        with _stdout_failures():
+            super().flush()
+
+
+@contextmanager
+def _stdout_failures() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # nobody reads on: that is no failure to speak of
+        raise
+    except OSError as e:
+        raise StdoutError(f"cannot write to stdout: {e.strerror}") from None
 
 
 def run(arguments: list[str]) -> int:
@@ -305,7 +345,8 @@ def run(arguments: list[str]) -> int:
     from golden.config import ConfigError
 
     try:
-        code: int = app(args=arguments, prog_name="nanok3", standalone_mode=False) or 0
+        code = _called(arguments)
+        sys.stdout.flush()  # here, where a full disk can still be said
         return code if code != INTERRUPTED else _say("stopped", code)
     except typer.TyperException as e:
         return _say(e.format_message(), 2)
@@ -316,8 +357,26 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _say("stopped", INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
         return 1
+    except StdoutError as e:
+        _discard_stdout()
+        return _say(str(e), 1)
+
+
+def _called(arguments: list[str]) -> int:
+    """The exit code of typer's command, or of the trainer's own command line, which exits by itself."""
+    try:
+        return app(args=arguments, prog_name="nanok3", standalone_mode=False) or 0
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            return _say(end.code, 1)
+        return end.code or 0
+
+
+def _discard_stdout() -> None:
+    """What stdout still holds goes nowhere, or Python would try once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(message: str, code: int) -> int:

@@ -140,6 +140,14 @@ class ModelConfig:
         return d
 
 
+def positions_of(prompt: int, count: int) -> int:
+    """Positions that a run takes from ``prompt`` tokens to ``count`` made: the last one made is never taken in again.
+
+    At every level a run fits a model when these are at most its ``max_positions``.
+    """
+    return prompt + count - 1
+
+
 def preset_names() -> list[str]:
     """Names of the presets that ship with the project."""
     return sorted(p.stem for p in PRESET_DIR.glob("*.yaml"))

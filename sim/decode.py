@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,11 +60,10 @@ def decode(
     on_token: Callable[[int], None] | None = None,
 ) -> Decoded:
     """Run the compiled chip on a prompt; ``on_token`` is called with each token while the simulation goes on."""
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
         progress = Path(folder) / "tokens"
         done = threading.Event()
-        follower = threading.Thread(target=_follow, args=(progress, done, on_token or (lambda _: None)))
-        follower.start()
+        follower = thread.submit(_follow, progress, done, on_token or (lambda _: None))
         given = {"image": str(image.resolve()), "prompt": list(prompt), "count": count, "logits": logits}
         try:
             run = build.simulate(
@@ -71,7 +71,7 @@ def decode(
             )[0]
         finally:
             done.set()
-            follower.join()
+        follower.result()  # raises what on_token did
     r = run.reports
     return Decoded(len(prompt), r["tokens"], r["edges"], r["counters"], r.get("logits"), tuple(r["before_reset"]))
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from golden.config import positions_of
 from hw.program import UNITS
 from sim.streams import Willing, always, offered, taken
 from sim.timing import Position, Timer
@@ -59,7 +60,7 @@ class Request:
     @property
     def positions(self) -> int:
         """Positions computed."""
-        return len(self.prompt) + (0 if self.forced else self.count - 1)
+        return len(self.prompt) if self.forced else positions_of(len(self.prompt), self.count)
 
     def emits(self, position: int) -> bool:
         """The position's token is put out."""

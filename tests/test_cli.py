@@ -1,9 +1,11 @@
 """The command line: results of each command, and bad input refused in one line with nothing written."""
 
 import hashlib
+import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,12 +17,14 @@ import torch
 import yaml
 
 from flow import cli
+from flow.commands import generate
 from golden.checkpoint import load_preset_model, save_checkpoint
 from golden.config import PRESET_DIR, load_preset
 from golden.data import TOKENIZER_PATH
 from golden.files import WriteError, replaced_file
 from golden.fixed.numbers import VEC
 from golden.model import build_model
+from tests.flow import made_run
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +207,8 @@ BAD = [
     (["logits", "--tokens", "5,x", "-o", "{tmp}/f.npz"], "numbers with commas"),
     (["logits", "--tokens", "5,512", "-o", "{tmp}/f.npz"], "token 512 is not in the vocabulary, 0 to 511"),
     (["logits", "--tokens", "-1", "-o", "{tmp}/f.npz"], "token -1 is not in the vocabulary"),
-    (["logits", "--tokens", ",", "-o", "{tmp}/f.npz"], "at least one token"),
+    (["logits", "--tokens", ",", "-o", "{tmp}/f.npz"], "numbers with commas between"),
+    (["logits", "--tokens", "", "-o", "{tmp}/f.npz"], "numbers with commas between"),
     (["logits", "--tokens", "5", "-o", "{tmp}/f.txt"], "name it so"),
     (["logits", "--tokens", "5", "-o", "{tmp}/bad.yaml/f.npz"], "cannot write"),
     (["logits", "--tokens", "5", "--on", "twin", "--dtype", "float64", "-o", "{tmp}/f.npz"], "for --on float"),
@@ -223,6 +228,51 @@ BAD = [
     (["eval", "--config", "micro-k3"], "a context of 64"),
     (["eval", "--config", "nano-kpu"], "no chip can be generated"),
     (["decode"], "No such command 'decode'"),
+    (["logits", "--tokens", "1,,2", "-o", "{tmp}/f.npz"], "numbers with commas between"),
+    (["logits", "--tokens", "1,2,", "-o", "{tmp}/f.npz"], "numbers with commas between"),
+    (["logits", "--tokens", "1_0", "-o", "{tmp}/f.npz"], "numbers with commas between"),
+    (["logits", "--tokens", "9" * 5000, "-o", "{tmp}/f.npz"], "numbers with commas between"),
+    (["compare", "float", "float", "--tolerance", "nan"], "'--tolerance'"),
+    (["compare", "float", "float", "--tolerance", "inf"], "--tolerance must be a finite number, not inf"),
+    (["sim", "a", "--trace", "{tmp}/f", "--html", "{tmp}/f"], "give each a file of its own"),
+    (["sim", "a", "--trace", "{tmp}/f", "--html", "{tmp}/../{name}/f"], "give each a file of its own"),
+    (["flow", "--to", "synth", "--utilisation", "nan"], "'--utilisation'"),
+    *(
+        (["flow", "--to", "synth", "--die", die], "sides are 5 to 33000 um")
+        for die in ("0x0", "0x400", "400x0", "4.9x100", "100x33001", "1x1" + 400 * "0")
+    ),
+    *(
+        (["flow", "--to", "synth", "--die", die], "--die takes width and height in um")
+        for die in (
+            "-5x5",
+            "5",
+            "5x",
+            "1.2.3x4",
+            ".x.",
+            "nanxnan",
+            "1e3x1e3",
+            "\N{ARABIC-INDIC DIGIT FIVE}0x50",
+            "50x50 ",
+        )
+    ),
+    *(
+        (["sim", "--what-if", "{tmp}/w.md", *more], f"writes a table of its own chips: leave {more[0]} out")
+        for more in (
+            ["--tokens", "4"],
+            ["--set", "array.rows=32"],
+            ["--json"],
+            ["--trace", "{tmp}/t"],
+            ["--html", "{tmp}/h"],
+            ["--timing-only"],
+            ["--bench"],
+        )
+    ),
+    (["sim", "--what-if", "{tmp}/w.md", "If"], "leave a prompt out"),
+    *(
+        (["sim", "If", "--bench", *more], f"--bench measures speed, with and without tokens: leave {more[0]} out")
+        for more in (["--trace", "{tmp}/t"], ["--html", "{tmp}/h"], ["--timing-only"])
+    ),
+    (["sim", "If", "--bench", "--set", "vector.lanes=8", "--config", "micro-k3"], "a projection has none"),
 ]
 
 
@@ -231,10 +281,97 @@ def test_bad_input_is_one_line_and_writes_nothing(capsys, folder, tmp_path, argu
     (tmp_path / "bad.yaml").write_text("model: [")
     (tmp_path / "ck").symlink_to(folder)
     before = sorted(p.name for p in tmp_path.iterdir())
-    code, out, err = run(capsys, *[a.format(tmp=tmp_path) for a in arguments])
+    code, out, err = run(capsys, *[a.format(tmp=tmp_path, name=tmp_path.name) for a in arguments])
     assert code == 2 and out == ""
     assert message in err and err.startswith("nanok3: ") and err.count("\n") == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("made", [1, 10])
+def test_every_command_takes_a_run_that_fills_the_context(capsys, folder, monkeypatch, made):
+    """The last token made needs no position: 64 positions are prompt + tokens - 1."""
+    monkeypatch.setattr(generate, "chip_tokens", lambda *_: ([0] * made, {"cycles_per_token": None}))
+    prompt = "\n" * (65 - made)
+    cfg, tokenizer = load_preset("micro-k3")[0], load_preset_model(None, folder).tokenizer
+    assert len(tokenizer.encode(prompt).ids) + made - 1 == cfg.max_positions == 64
+    commands = [
+        *(["generate", "--on", level, "--json"] for level in ("float", "twin", "rtl")),
+        ["sim", "--json"],
+        ["sim", "--json", "--timing-only"],
+    ]
+    for name, *options in commands:
+        model = ["--config", "micro-k3", *([] if "--timing-only" in options else ["--checkpoint", folder])]
+        code, _, _ = run(capsys, name, prompt, "--tokens", made, *options, *model)
+        assert code == 0, options
+        code, _, err = run(capsys, name, prompt, "--tokens", made + 1, *options, *model)
+        assert code == 2 and f"and {made + 1} to make do not fit the context of 64" in err, options
+
+
+# ---------------------------------------------------------------- where the results are printed
+
+PRINTED = {
+    "help": ["--help"],
+    "trainer's help": ["train", "--help"],
+    "presets": ["presets"],
+    "text": ["generate", "caf\N{LATIN SMALL LETTER E WITH ACUTE}", "--tokens", "3", "--checkpoint", "{ck}"],
+    "record": ["generate", "a", "--tokens", "2", "--checkpoint", "{ck}", "--json"],
+    "logits": ["compare", "float", "quantised", "--checkpoint", "{ck}", "--tokens", "1"],
+    "cycles": ["sim", "a", "--tokens", "3", "--config", "micro-k3", "--timing-only", "--json"],
+    "simulated text": ["sim", "a", "--tokens", "3", "--checkpoint", "{ck}", "--config", "micro-k3"],
+    "headline": ["report", "{run}"],
+    "report": ["report", "{run}", "--json"],
+    "rules": ["check", "{run}"],
+    "verdicts": ["check", "{run}", "--json"],
+}
+
+
+@pytest.fixture(scope="module")
+def laid_out(tmp_path_factory):
+    """A made-up run of the flow."""
+    return made_run.make(tmp_path_factory.mktemp("laid") / "micro-k3")
+
+
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "at once"])
+@pytest.mark.parametrize("command", PRINTED.values(), ids=PRINTED)
+def test_a_full_disk_behind_stdout_is_one_line(capsys, folder, laid_out, monkeypatch, command, buffered):
+    arguments = [a.format(ck=folder, run=laid_out) for a in command]
+    with open("/dev/full", "w") as full:
+        stdout = cli.Stdout(full)
+        stdout.reconfigure(write_through=not buffered)
+        monkeypatch.setattr(sys, "stdout", stdout)
+        code = cli.run(arguments)
+        monkeypatch.undo()
+        stdout.close()  # what it held goes nowhere
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("nanok3: ", "Traceback"))]
+    assert code == 1 and said == ["nanok3: cannot write to stdout: No space left on device"]
+
+
+@pytest.mark.parametrize("command", PRINTED.values(), ids=PRINTED)
+def test_a_terminal_of_plain_characters_gets_those(folder, laid_out, monkeypatch, command):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", cli.Stdout(io.TextIOWrapper(raw, encoding="ascii")))
+    code = cli.run([a.format(ck=folder, run=laid_out) for a in command])
+    shown = raw.getvalue()
+    monkeypatch.undo()
+    assert code in (0, 1) and shown.decode("ascii")
+
+
+def test_what_the_terminal_has_no_character_for_is_a_question_mark():
+    code = "from flow import cli; cli.app.registered_commands[0].callback = lambda **_: print('caf\\u00e9'); cli.main()"
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "generate", "a"], capture_output=True, env=ascii_only, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"caf?\n", b"")
+
+
+@pytest.mark.parametrize(
+    ("place", "message"), [("/dev/full", "cannot write to stdout: No space left on device"), ("&-", "stdout is closed")]
+)
+def test_the_entry_point_says_where_stdout_fails(place, message):
+    line = f"exec {shlex.quote(sys.executable)} -m flow.cli presets >{place}"
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr == f"nanok3: {message}\n"
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

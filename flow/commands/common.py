@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,23 +73,24 @@ def encoded(tokenizer: Any, prompt: str) -> list[int]:
     return list(tokenizer.encode(prompt).ids)
 
 
-def check_tokens(tokens: list[int], cfg: ModelConfig, room: int = 0) -> list[int]:
-    """Refuse an empty list, ids that are not in the vocabulary and more than the context less ``room`` holds."""
+def check_tokens(tokens: list[int], cfg: ModelConfig, count: int = 1) -> list[int]:
+    """Refuse an empty list, ids that are not in the vocabulary, and a run to ``count`` tokens beyond the context."""
+    from golden.config import positions_of
+
     if not tokens:
         raise CommandError("give at least one token")
     for token in tokens:
         if not 0 <= token < cfg.vocab_size:
             raise CommandError(f"token {token} is not in the vocabulary, 0 to {cfg.vocab_size - 1}")
-    if len(tokens) + room > cfg.max_positions:
-        more = f" and {room} more" if room else ""
+    if positions_of(len(tokens), count) > cfg.max_positions:
+        more = f" and {count} to make" if count > 1 else ""
         raise CommandError(f"{len(tokens)} tokens{more} do not fit the context of {cfg.max_positions}")
     return tokens
 
 
 def parse_tokens(text: str, cfg: ModelConfig) -> list[int]:
     """Token ids of a comma-separated list."""
-    try:
-        tokens = [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise CommandError(f"--tokens takes numbers with commas between, such as 5,17,300, not {text!r}") from None
-    return check_tokens(tokens, cfg)
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"-?[0-9]{1,9}", part) for part in parts):
+        raise CommandError(f"--tokens takes numbers with commas between, such as 5,17,300, not {text!r}")
+    return check_tokens([int(part) for part in parts], cfg)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ def run(
     """Print where two levels first part, on stdout; returns 1 when they do."""
     from golden.compare import compare, stepper
 
+    if not math.isfinite(tolerance):
+        raise CommandError(f"--tolerance must be a finite number, not {tolerance}")
     loaded = common.load(config, checkpoint)
     cfg = common.on_chip(loaded) if {left, right} & set(CHIP_LEVELS) else loaded.cfg
     ids = common.parse_tokens(tokens, cfg) if prompt is None else _encoded(prompt, loaded)

@@ -15,6 +15,9 @@ from flow.settings import UTILISATION, FlowSettings
 from flow.steps.openroad import OpenRoad, OpenRoadError, OpenRoadMissing, find
 from flow.steps.step import StepFailed
 
+NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+DIE_SIDES = (5.0, 33_000.0)  # um: a few rows of cells; the longer side of a reticle
+
 
 @dataclass(frozen=True)
 class Options:
@@ -104,7 +107,11 @@ def _die(text: str | None) -> tuple[float, float] | None:
     """``500x400`` in um."""
     if text is None:
         return None
-    match = re.fullmatch(r"([\d.]+)x([\d.]+)", text)
+    match = re.fullmatch(rf"({NUMBER})x({NUMBER})", text)
     if match is None:
         raise CommandError(f"--die takes width and height in um, such as 500x400, not {text!r}")
-    return float(match.group(1)), float(match.group(2))
+    width, height = float(match.group(1)), float(match.group(2))
+    least, most = DIE_SIDES
+    if not (least <= min(width, height) and max(width, height) <= most):
+        raise CommandError(f"--die: sides are {least:g} to {most:g} um, not {text}")
+    return width, height

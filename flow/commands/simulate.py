@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sim.run import Request, Result
     from sim.whatif import Chip
 
+TOKENS = 32  # made where --tokens is not given
 BENCH_SECONDS = 1.0  # processor time that the simulator's speed is measured over, at least
 
 
@@ -31,7 +32,7 @@ class Options:
     """The command's options, as given."""
 
     prompt: str | None
-    tokens: int
+    tokens: int | None = None
     config: str | None = None
     checkpoint: Path | None = None
     settings: Sequence[str] = ()
@@ -42,14 +43,42 @@ class Options:
     timing_only: bool = False
     bench: bool = False
 
+    @property
+    def count(self) -> int:
+        """Tokens to make."""
+        return TOKENS if self.tokens is None else self.tokens
+
+    def check(self) -> None:
+        """Refuse options that would do nothing beside others, and two files at one place."""
+        beside = {
+            "a prompt": self.prompt is not None, "--tokens": self.tokens is not None, "--set": bool(self.settings),
+            "--json": self.as_json, "--trace": self.trace is not None, "--html": self.html is not None,
+            "--timing-only": self.timing_only, "--bench": self.bench,
+        }  # fmt: skip
+        if self.what_if is not None:
+            _refuse("--what-if writes a table of its own chips", beside, tuple(beside))
+        if self.bench:
+            _refuse("--bench measures speed, with and without tokens", beside, ("--trace", "--html", "--timing-only"))
+        if self.what_if is None and not self.prompt:
+            raise CommandError("give a prompt of at least one character")
+        if self.trace is not None and self.html is not None:
+            if os.path.realpath(self.trace) == os.path.realpath(self.html):
+                raise CommandError(f"--trace and --html are both {self.html}: give each a file of its own")
+
+
+def _refuse(why: str, given: Mapping[str, bool], without: Sequence[str]) -> None:
+    """Refuse the first of some options that is given."""
+    for option in without:
+        if given[option]:
+            raise CommandError(f"{why}: leave {option} out")
+
 
 def run(options: Options) -> None:
     """Simulate; the text made (or the JSON object) goes to stdout, tables to stderr."""
     from flow import rtl
     from sim import whatif
 
-    if options.what_if is None and not options.prompt:
-        raise CommandError("give a prompt of at least one character")
+    options.check()
     weightless = options.timing_only or options.what_if is not None
     loaded = (_sizes if weightless else common.load)(options.config, options.checkpoint)
     p = rtl.parameters(options.config, options.checkpoint, loaded)
@@ -62,8 +91,6 @@ def run(options: Options) -> None:
     if chip.projection:
         console.print(f"projection, no RTL can be generated: {', '.join(chip.projection)}", style="bold")
     if options.bench:
-        if options.timing_only:
-            raise CommandError("--bench measures both: leave --timing-only out")
         _bench(options, loaded, chip, request)
         return
     result = _simulate(options, loaded, chip, request)
@@ -93,8 +120,8 @@ def _request(options: Options, loaded: LoadedModel, p: Params) -> Request:
         ids = common.encoded(loaded.tokenizer, options.prompt)
     else:
         ids = list(options.prompt.encode())
-    common.check_tokens(ids, p.model, options.tokens - 1)
-    return Request(ids, options.tokens)
+    common.check_tokens(ids, p.model, options.count)
+    return Request(ids, options.count)
 
 
 def _machine(loaded: LoadedModel, chip: Chip) -> Any:

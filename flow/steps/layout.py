@@ -204,19 +204,12 @@ class OpenRoadStep(Step):
     every_corner: ClassVar[bool] = False  # or the typical one alone, for which the design is made
 
     def settings(self, job: Job) -> Mapping[str, Any]:
-        plain = job.settings.plain()
-        return {
-            **{name: plain[name] for name in self.uses},
-            "constraints": plain["constraints"],
-            "level": job.design.level,
-            "blocks": job.design.block_names,
-            "script": self._sources(),
-        }
-
-    def _sources(self) -> str:
-        """Hash of the templates and of the platform's values."""
-        files = [TEMPLATES / f"{self.name}.tcl.j2", *sorted(TEMPLATES.glob("_*.j2")), Path(platform.__file__)]
-        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+        """The script, which holds all values that the step depends on; folders of this machine are left out."""
+        text = self.script(job)
+        folders = (job.folder.parent, job.design.rtl, *(file.parent for file in self.files(job)))
+        for folder in sorted({str(folder) for folder in folders}, key=len, reverse=True):
+            text = text.replace(folder, "")
+        return {"script": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
     def files(self, job: Job) -> Sequence[Path]:
         return [file for view in self.views(job) for file in view.liberties] + lefs(job)
@@ -407,9 +400,6 @@ class Parasitics(Detailed):
     def files(self, job: Job) -> Sequence[Path]:
         rules = job.settings.rcx_rules
         return [*super().files(job), *([rules] if rules else [])]
-
-    def settings(self, job: Job) -> Mapping[str, Any]:
-        return {**super().settings(job), "rcx_rules": job.settings.rcx_rules is not None}
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
         source = "OpenRCX with rules" if job.settings.rcx_rules else "layer resistance and capacitance, no rules"

@@ -59,6 +59,8 @@ class Options:
             _refuse("--what-if writes a table of its own chips", beside, tuple(beside))
         if self.bench:
             _refuse("--bench measures speed, with and without tokens", beside, ("--trace", "--html", "--timing-only"))
+            if self.count < 2:
+                raise CommandError("--bench needs at least two tokens")
         if self.what_if is None and not self.prompt:
             raise CommandError("give a prompt of at least one character")
         if self.trace is not None and self.html is not None:
@@ -87,6 +89,8 @@ def run(options: Options) -> None:
         return
     chip = whatif.apply(p, whatif.parse(options.settings, p))
     request = _request(options, loaded, chip.p)
+    if options.bench and chip.projection:
+        raise CommandError("--bench compares with RTL, and a projection has none")
     common.announce(loaded)
     if chip.projection:
         console.print(f"projection, no RTL can be generated: {', '.join(chip.projection)}", style="bold")
@@ -287,10 +291,6 @@ def _bench(options: Options, loaded: LoadedModel, chip: Chip, request: Request) 
     from flow import rtl
     from hw import image
 
-    if chip.projection:
-        raise CommandError("--bench compares with RTL, and a projection has none")
-    if request.count < 2:
-        raise CommandError("--bench needs at least two tokens")
     made = rtl.make(chip.p)
     words = rtl.image_words(made, loaded)
     with common.simulation():

@@ -66,13 +66,13 @@ def decode(
         follower = thread.submit(_follow, progress, done, on_token or (lambda _: None))
         given = {"image": str(image.resolve()), "prompt": list(prompt), "count": count, "logits": logits}
         try:
-            run = build.simulate(
+            runs = build.simulate(
                 "sim.decode_bench", parameters={**given, "progress": str(progress)}, seeds=[seed], timeout=timeout
-            )[0]
+            )
         finally:
             done.set()
         follower.result()  # raises what on_token did
-    r = run.reports
+    r = runs[0].reports
     return Decoded(len(prompt), r["tokens"], r["edges"], r["counters"], r.get("logits"), tuple(r["before_reset"]))
 
 

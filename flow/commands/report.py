@@ -51,13 +51,13 @@ def check(folder: Path, rules: Path | None, update: bool, as_json: bool) -> int:
     path = rules or rules_of.RULES
     with _readable():
         found = derived.complete(load(folder))
-        if update:
-            for line in rules_of.update(found, path):
-                print(line)
+        changed = rules_of.update(found, path) if update else []
         checked = rules_of.check(found, rules_of.read(path))
     if as_json:
-        print(json.dumps(rules_of.plain(checked)))
+        print(json.dumps({**rules_of.plain(checked), "changed": changed}))
         return 0 if checked.passed else 1
+    for line in changed:
+        print(line)
     for verdict in checked.broken:
         print(f"{found.design}: {verdict.line}")
     kept = len(checked.verdicts) - len(checked.broken)

@@ -141,6 +141,14 @@ def test_update_records_a_run_that_then_keeps_its_rules(whole, rules, capsys):
     assert "->" not in capsys.readouterr().out  # nothing left to change
 
 
+def test_update_with_json_is_one_document(whole, rules, capsys):
+    for changed in (True, False):  # the second time nothing is left to change
+        assert nanok3(["check", str(whole), "--rules", str(rules), "--update", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert ("finish__timing__setup__ws: none -> >= 1.25 (error)" in found["changed"]) is changed
+        assert bool(found["changed"]) is changed and found["passed"]
+
+
 @pytest.mark.parametrize(
     ("metric", "worse"),
     [

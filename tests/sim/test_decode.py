@@ -1,8 +1,11 @@
 """Cycles per token of a decode: from clock edges alone, context by context."""
 
 import threading
+from pathlib import Path
 
-from sim.decode import Decoded, _follow
+import pytest
+
+from sim.decode import Decoded, _follow, decode
 
 
 def decoded(prompt, edges):
@@ -42,3 +45,15 @@ def test_tokens_are_followed_line_by_line(tmp_path):
     done.set()
     follower.join(timeout=10)
     assert seen == [5, 17, 300]
+
+
+def test_what_the_taker_of_tokens_raises_ends_the_decode(tmp_path):
+    class Simulated:
+        def simulate(self, bench, *, parameters, seeds, timeout):
+            Path(parameters["progress"]).write_text("5\n")
+
+    def refuse(token):
+        raise OSError(f"no room for {token}")
+
+    with pytest.raises(OSError, match="no room for 5"):
+        decode(Simulated(), tmp_path / "image.bin", [1], 1, on_token=refuse)

@@ -8,7 +8,6 @@ A rule is ``{"value": limit, "compare": "<=" | ">=" | "==", "level": "error" | "
 from __future__ import annotations
 
 import json
-import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -24,6 +23,7 @@ RULES = Path(__file__).parent / "nangate45" / "rules.json"
 ALL = "*"
 PARTS = ("bars", "recorded")
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
+RULE = {"value": (float, str), "compare": str, "level": str}
 LEVELS = ("error", "warning")
 
 
@@ -83,28 +83,27 @@ def _shown(value: float | str) -> str:
 
 def read(path: Path = RULES) -> dict[str, dict[str, dict[str, Rule]]]:
     """Rules by part, design and metric; raises ReportError, one line, for a file that is not of this form."""
-    data = read_json(path)
-    if not isinstance(data, dict) or set(data) - set(PARTS):
+    data = read_json(path, {f"{part}?": {str: {str: RULE}} for part in PARTS})
+    if set(data) - set(PARTS):
         raise ReportError(f"{path}: rules have the parts {' and '.join(PARTS)}")
-    return {part: {d: _rules(path, d, rules) for d, rules in data.get(part, {}).items()} for part in PARTS}
+    return {
+        part: {
+            design: {metric: _rule(path, metric, rule) for metric, rule in rules.items()}
+            for design, rules in data.get(part, {}).items()
+        }
+        for part in PARTS
+    }
 
 
-def _rules(path: Path, design: str, rules: Any) -> dict[str, Rule]:
-    if not isinstance(rules, dict):
-        raise ReportError(f"{path}: {design} has no rules by metric")
-    return {metric: _rule(path, metric, rule) for metric, rule in rules.items()}
-
-
-def _rule(path: Path, metric: str, rule: Any) -> Rule:
-    if not isinstance(rule, dict) or set(rule) != {"value", "compare", "level"}:
+def _rule(path: Path, metric: str, rule: Mapping[str, Any]) -> Rule:
+    if set(rule) != set(RULE):
         raise ReportError(f"{path}: the rule of {metric} must have value, compare and level")
     value, compare, level = rule["value"], rule["compare"], rule["level"]
     if compare not in COMPARE:
         raise ReportError(f"{path}: {metric} has compare {compare!r}; it is one of {', '.join(COMPARE)}")
     if level not in LEVELS:
         raise ReportError(f"{path}: {metric} has level {level!r}; it is one of {', '.join(LEVELS)}")
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number and not (isinstance(value, str) and compare == "=="):
+    if isinstance(value, str) and compare != "==":
         raise ReportError(f"{path}: the value of {metric} must be a number, or text with ==")
     return Rule(metric, value, compare, level)
 

@@ -31,7 +31,10 @@ def run(folders: Sequence[Path], out: Path | None, decode: Path | None, as_json:
     if decode is not None and not decode.is_file():
         raise CommandError(f"--decode: no file {decode}")
     with _readable():
-        runs = [derived.complete(load(folder), decode) for folder in folders]
+        found = [load(folder) for folder in folders]
+        if decode is not None and all(run.unit is not None for run in found):
+            raise CommandError(f"--decode: only whole chips decode, and {found[0].design} is a unit")
+        runs = [derived.complete(run, decode) for run in found]
         if len(runs) == 1:
             target = keep.write(runs[0], out)
             print(json.dumps(keep.plain(runs[0])) if as_json else keep.text(runs[0]))

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow.report.pictures import Box
-from flow.report.run import ReportError, Run
+from flow.report.run import Run
+
+NODE: dict[str, Any] = {"own_area_um2": float, "area_um2": float, "macro_area_um2": float}
+CHILD: dict[str, Any] = NODE | {"module": str, "count": float, "cells": float, "flip_flops": float}
+CHILD["children"] = [CHILD]
+TREE = NODE | {"children": [CHILD]}  # the top is no child
 
 
 @dataclass(frozen=True)
@@ -25,12 +30,8 @@ class UnitArea:
 
 def tree(run: Run) -> dict[str, Any] | None:
     """The area tree of synthesis; None where the run has none."""
-    result = run.json("synth", "synthesis.json")
-    if result is None:
-        return None
-    if not isinstance(result, dict) or "tree" not in result:
-        raise ReportError(f"{run.folder / 'synth' / 'synthesis.json'} has no area tree")
-    return dict(result["tree"])
+    result = run.json("synth", "synthesis.json", {"tree": TREE})
+    return None if result is None else dict(result["tree"])
 
 
 def boxes(node: dict[str, Any], depth: int = 2, copies: int = 1) -> tuple[Box, ...]:

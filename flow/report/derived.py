@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,10 @@ CELLS, MACROS, DIE = "design__instance__area__stdcell", "design__instance__area_
 POWER = "power__total"
 POWER_COLUMNS = ("unit", "internal_w", "switching_w", "leakage_w")
 RESULTS = Path(__file__).parents[2] / "results"
+RECORD = {  # of a recorded decode
+    "verilog_sha256": str,
+    "decode?": {"cycles_per_token": ({"mean": float, "at_context": {str: float}}, None)},  # None: of one token
+}
 CONTEXT = "128"  # positions that the token at which cycles are counted attends to
 
 Blocks = list[tuple[int, Run]]  # (copies, run) of each block directly in a design
@@ -21,37 +25,61 @@ Blocks = list[tuple[int, Run]]  # (copies, run) of each block directly in a desi
 
 def complete(run: Run, decode: Path | None = None) -> Run:
     """The run with those metrics. ``decode``: what 'nanok3 generate --record' wrote; None: the preset's in results/."""
-    more = _decoded(run, decode or RESULTS / f"{run.preset}.json") if run.unit is None else {}
+    more = _decoded(run, decode or RESULTS / f"{run.preset}.json", decode is not None) if run.unit is None else {}
     if run.data.get("blocks"):
         sums = {CELLS: _through(run, _cells), MACROS: _through(run, _macros), POWER: _through(run, _power)}
         more |= {f"{WHOLE}__{name}": value for name, value in sums.items() if value is not None}
     return replace(run, data={**run.data, "metrics": {**more, **run.metrics}})
 
 
-def _decoded(run: Run, file: Path) -> dict[str, Metric]:
-    """Cycles per token of a decode recorded with the Verilog that the run synthesised; else why there are none."""
-    if not file.is_file():
-        return {f"{RTL}__decode__source": "none: no decode is recorded"}
-    recorded = read_json(file)
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded decode: cycles per token, at which context, and the Verilog that was simulated."""
+
+    file: str
+    digest: str
+    cycles: float
+    where: str
+
+
+def recorded_decode(file: Path) -> Recorded | None:
+    """The decode in a file of figures, None where it has none; raises ReportError for what is no such file."""
     try:
-        digest, per_token = recorded["verilog_sha256"], recorded["decode"]["cycles_per_token"]
-        cycles, where = per_token["at_context"].get(CONTEXT), f"context {CONTEXT}"
-        if cycles is None:
-            cycles, where = per_token["mean"], "mean"
-    except (KeyError, TypeError, AttributeError):
-        raise ReportError(f"{file} is not what 'nanok3 generate --record' writes") from None
-    if digest not in _inputs(run):
-        return {f"{RTL}__decode__source": f"none: {file.name} is of other Verilog ({digest[:12]})"}
+        found = read_json(file, RECORD)
+    except ReportError as problem:
+        raise ReportError(f"{problem}; figures are what 'nanok3 generate --record' writes") from None
+    per_token = found.get("decode", {}).get("cycles_per_token")
+    if per_token is None:
+        return None
+    at = per_token["at_context"]
+    cycles, where = (at[CONTEXT], f"context {CONTEXT}") if CONTEXT in at else (per_token["mean"], "mean")
+    if cycles <= 0:
+        raise ReportError(f"{file}: cycles per token must be above 0")
+    return Recorded(file.name, found["verilog_sha256"], cycles, where)
+
+
+def _decoded(run: Run, file: Path, asked: bool) -> dict[str, Metric]:
+    """Cycles per token of a decode recorded with the Verilog that the run synthesised; else why there are none.
+
+    A file that was asked for must hold a decode.
+    """
+    found = recorded_decode(file) if file.is_file() else None
+    if found is None:
+        if asked:
+            raise ReportError(f"{file} holds no cycles per token: record a decode of two tokens or more")
+        return {f"{RTL}__decode__source": "none: no decode is recorded"}
+    if found.digest not in _inputs(run):
+        return {f"{RTL}__decode__source": f"none: {found.file} is of other Verilog ({found.digest[:12]})"}
     return {
-        f"{RTL}__decode__cycles_per_token": cycles,
-        f"{RTL}__decode__source": f"{where}, RTL simulation of this Verilog ({digest[:12]}), {file.name}",
+        f"{RTL}__decode__cycles_per_token": found.cycles,
+        f"{RTL}__decode__source": f"{found.where}, RTL simulation of this Verilog ({found.digest[:12]}), {found.file}",
     }
 
 
 def _inputs(run: Run) -> set[str]:
     """Hashes of what synthesis read."""
-    record = run.json("synth", "step.json")
-    return set(record.get("inputs", {}).values()) if isinstance(record, dict) else set()
+    record = run.json("synth", "step.json", {"inputs?": {str: str}}) or {}
+    return set(record.get("inputs", {}).values())
 
 
 def blocks(run: Run) -> Blocks | None:
@@ -59,7 +87,7 @@ def blocks(run: Run) -> Blocks | None:
     folders = [run.folder.parent / name for name in run.data.get("blocks", [])]
     if not folders:
         return []
-    counts = run.json("synth", "cells.json")
+    counts = run.json("synth", "cells.json", {"cells": {str: float}})
     if counts is None or not all(folder.is_dir() for folder in folders):
         return None
     return [(counts["cells"].get(block.data.get("top"), 0), block) for block in map(load, folders)]

@@ -155,7 +155,7 @@ def _timing(run: Run) -> list[Line]:
 
 def _speed(run: Run) -> list[Line]:
     cycles, note = _cycles(run)
-    per_second = _map(cycles, lambda c: 1e9 / run.clock_ns / c)
+    per_second = _map(cycles or None, lambda c: 1e9 / run.clock_ns / c)
     setup = run.last("timing__setup__ws")
     late = "; THE CLOCK IS NOT MET" if setup is not None and setup.value < 0 else ""
     theirs = ANNOUNCED["cycles_per_token"]

@@ -17,7 +17,7 @@ from flow.report import area, derived, paths, pictures
 from flow.report.derived import DIE
 from flow.report.headline import ANNOUNCED, BASIS, headline
 from flow.report.pictures import Picture
-from flow.report.run import STAGE_OF, Run, Table
+from flow.report.run import STAGE_OF, ReportError, Run, Table
 
 CODE = re.compile(r"\[(?:WARNING|ERROR) ([A-Z]+-\d+)\]\s*")
 DENSITY = ("x_um", "y_um", "width_um", "height_um", "share")
@@ -145,7 +145,10 @@ def density(run: Run) -> Part:
         table = run.table("placement", "density.csv", DENSITY)
         if table is None or not len(table["share"]):
             return None
-        mean = np.average(table["share"], weights=table["width_um"] * table["height_um"])
+        sizes = table["width_um"] * table["height_um"]
+        if sizes.min() <= 0:
+            raise ReportError(f"{run.folder / 'placement' / 'density.csv'}: a bin has no area")
+        mean = np.average(table["share"], weights=sizes)
         words = f"Mean {mean:.2f}, fullest bin {table['share'].max():.2f}."
         return pictures.heat_map(table, table["share"], "share of the bin that is covered", words)
 

@@ -15,6 +15,8 @@ from flow.report.run import STAGE_OF, ReportError, Run
 POINT = re.compile(r"^\s*(?:-?[\d.]+\s+)*?(-?[\d.]+)\s+(-?[\d.]+)\s+[v^]\s+(\S+)\s+\(([^)]+)\)\s*$")
 SLACK = re.compile(r"(-?[\d.]+)\s+slack")
 UNNAMED = re.compile(r"_\d+_$")  # names that Yosys makes
+STAGE = {"cell": str, "instance": str, "pin": str, "net?": str, "delay_ns": float, "arrival_ns": float}
+SHAPE = {str: {str: [{"slack_ns": float, "stages": [STAGE]}]}}  # of paths.json: by corner and check
 DEPTH = 2  # levels of hierarchy in a unit's name
 
 
@@ -60,7 +62,7 @@ def _leg(leg: Leg) -> str:
 
 def worst(run: Run, number: int = 10) -> list[TimingPath]:
     """The worst paths of a run, setup and hold of all corners, setup first; without a layout that of synthesis."""
-    timed = run.json(run.timed("paths.json"), "paths.json")
+    timed = run.json(run.timed("paths.json"), "paths.json", SHAPE)
     if timed is None:
         return _of_synthesis(run)
     paths = [
@@ -86,18 +88,21 @@ def basis(run: Run) -> str:
 
 
 def _of_synthesis(run: Run) -> list[TimingPath]:
-    result = run.json("synth", "synthesis.json")
-    text = result.get("timing", {}).get("worst_path", "") if isinstance(result, dict) else ""
+    result = run.json("synth", "synthesis.json", {"timing?": {"worst_path?": (str, None)}})
+    text = (result or {}).get("timing", {}).get("worst_path")
     if not text:
         return []
-    return [_path("typical", "setup", read_text(text), run.design)]
+    try:
+        return [_path("typical", "setup", read_text(text), run.design)]
+    except ValueError as problem:
+        raise ReportError(f"{run.folder / 'synth' / 'synthesis.json'}: {problem}") from None
 
 
 def read_text(text: str) -> dict[str, Any]:
-    """A path of OpenSTA's text report, in the form of those in paths.json; raises ReportError."""
+    """A path of OpenSTA's text report, in the form of those in paths.json; raises ValueError."""
     slack = SLACK.search(text)
     if slack is None:
-        raise ReportError("a timing report of synthesis has no slack")
+        raise ValueError("a timing report of synthesis has no slack")
     stages = []
     for line in text.split("data arrival time")[0].splitlines():
         point = POINT.match(line)
@@ -118,17 +123,11 @@ def read_text(text: str) -> dict[str, Any]:
 
 
 def _path(corner: str, check: str, found: dict[str, Any], design: str) -> TimingPath:
-    try:
-        stages = found["stages"]
-        slack = float(found["slack_ns"])
-        arrivals = [float(stage["arrival_ns"]) for stage in stages]
-        start, end = (_end(stages[0], stages, design), _end(stages[-1], (), design)) if stages else ("", "")
-        legs = tuple(_legs(stages, design))
-        wire = _wire(stages)
-    except (KeyError, TypeError, ValueError) as problem:
-        raise ReportError(f"a path of {design} cannot be read: {problem!r}") from None
-    delay = arrivals[-1] - arrivals[0] if arrivals else 0.0
-    return TimingPath(corner, check, slack, delay, start, end, legs, wire)
+    stages = found["stages"]
+    start, end = (_end(stages[0], stages, design), _end(stages[-1], (), design)) if stages else ("", "")
+    delay = stages[-1]["arrival_ns"] - stages[0]["arrival_ns"] if stages else 0.0
+    legs = tuple(_legs(stages, design))
+    return TimingPath(corner, check, found["slack_ns"], delay, start, end, legs, _wire(stages))
 
 
 def unit_of(instance: str, design: str) -> str:

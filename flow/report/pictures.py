@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from flow.report.run import ReportError, Table
 
@@ -78,7 +78,7 @@ def layout(file: Path, words: str) -> Picture:
     """The layout as a JPEG small enough to be carried along; raises ReportError."""
     try:
         image = Image.open(file).convert("RGB")
-    except (OSError, UnidentifiedImageError):
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         raise ReportError(f"{file} is not a picture") from None
     side = 1600
     while True:

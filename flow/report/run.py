@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from flow.report.shape import Shape, fault
 
 REPORT = "report.json"
 
@@ -163,10 +164,10 @@ class Run:
         path = self.folder / step / name
         return path if path.is_file() else None
 
-    def json(self, step: str, name: str) -> Any | None:
-        """A step's JSON file."""
+    def json(self, step: str, name: str, shape: Shape) -> Any | None:
+        """A step's JSON file, of a shape (flow.report.shape)."""
         path = self.file(step, name)
-        return None if path is None else read_json(path)
+        return None if path is None else read_json(path, shape)
 
     def table(self, step: str, name: str, columns: tuple[str, ...], text: tuple[str, ...] = ()) -> Table | None:
         """A step's CSV file; columns in ``text`` are strings, the others numbers."""
@@ -174,22 +175,29 @@ class Run:
         return None if path is None else read_table(path, columns, text)
 
 
-def read_json(path: Path) -> Any:
-    """The file's value; raises ReportError, one line."""
+def read_json(path: Path, shape: Shape) -> Any:
+    """The file's value, of a shape (flow.report.shape); raises ReportError, one line."""
     try:
-        return json.loads(path.read_text())
+        value = json.loads(path.read_text())
+        wrong = fault(value, shape)
     except (OSError, ValueError) as problem:
         raise ReportError(f"{path} cannot be read: {problem}") from None
+    except RecursionError:
+        raise ReportError(f"{path} cannot be read: it is nested too deep") from None
+    if wrong is not None:
+        raise ReportError(f"{path}: {wrong}")
+    return value
 
 
 def read_table(path: Path, columns: tuple[str, ...], text: tuple[str, ...] = ()) -> Table:
     """A CSV file with exactly these columns in its first line; raises ReportError, one line."""
-    with path.open(newline="") as file:
-        rows = csv.reader(file)
-        head = tuple(next(rows, ()))
-        if head != columns:
-            raise ReportError(f"{path} has the columns {','.join(head)}, not {','.join(columns)}")
-        lines = list(rows)
+    try:
+        with path.open(newline="") as file:
+            head, *lines = list(csv.reader(file)) or [[]]
+    except (OSError, ValueError, csv.Error) as problem:
+        raise ReportError(f"{path} cannot be read: {problem}") from None
+    if tuple(head) != columns:
+        raise ReportError(f"{path} has the columns {','.join(head)[:200]}, not {','.join(columns)}")
     for number, line in enumerate(lines, 2):
         if len(line) != len(columns):
             raise ReportError(f"{path} line {number}: {len(line)} values for {len(columns)} columns")
@@ -200,19 +208,25 @@ def read_table(path: Path, columns: tuple[str, ...], text: tuple[str, ...] = ())
             table[column] = np.array(values, dtype=str if column in text else float)
         except ValueError as problem:
             raise ReportError(f"{path} column {column}: {problem}") from None
+        if column not in text and not np.isfinite(table[column]).all():
+            raise ReportError(f"{path} column {column}: a number is not finite")
     return table
 
 
-# Keys of report.json and what each must be.
-SHAPE: dict[str, type | tuple[type, ...]] = {
+# Of report.json.
+SHAPE: Shape = {
     "design": str,
     "preset": str,
-    "unit": (str, type(None)),
+    "unit": (str, None),
+    "top?": str,
     "state": str,
-    "metrics": dict,
-    "steps": list,
-    "versions": dict,
-    "settings": dict,
+    "blocks?": [str],
+    "command?": (str, None),
+    "metrics": {str: (float, str)},
+    "steps": [{"name": str, "status": str, "seconds": float, "warnings": [str]}],
+    "versions": {str: str},
+    "settings": {"constraints": {"clock_ns": float}},
+    "netlist_sha256?": (str, None),
 }
 
 
@@ -221,16 +235,7 @@ def load(folder: Path) -> Run:
     path = folder if folder.name == REPORT else folder / REPORT
     if not path.is_file():
         raise ReportError(f"{folder} holds no {REPORT}: give a folder that 'nanok3 flow' has written")
-    data = read_json(path)
-    if not isinstance(data, dict):
-        raise ReportError(f"{path} is not a report of the flow")
-    for key, kind in SHAPE.items():
-        if not isinstance(data.get(key), kind) or key not in data:
-            raise ReportError(f"{path} is not a report of the flow: no {key}, or of the wrong kind")
-    for name, value in data["metrics"].items():
-        if not isinstance(value, int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
-            raise ReportError(f"{path}: metric {name} is neither a number nor text")
-    for step in data["steps"]:
-        if not isinstance(step, dict) or not {"name", "status", "seconds", "warnings"} <= set(step):
-            raise ReportError(f"{path}: a step lacks its name, status, seconds or warnings")
-    return Run(path.parent, data)
+    run = Run(path.parent, read_json(path, SHAPE))
+    if run.clock_ns <= 0:
+        raise ReportError(f"{path}: settings.constraints.clock_ns must be above 0")
+    return run

@@ -194,15 +194,25 @@ def test_a_run_always_keeps_the_rule_made_of_it(value, compare, margins):
     ("text", "message"),
     [
         ("[", "cannot be read"),
-        ("[]", "rules have the parts"),
+        ("[]", "the whole must be keys and values"),
         ('{"rules": {}}', "rules have the parts"),
-        ('{"bars": {"*": [1]}}', "* has no rules by metric"),
-        ('{"bars": {"*": {"m": {"value": 1, "compare": "<="}}}}', "the rule of m must have value, compare and level"),
+        ('{"bars": {"*": [1]}}', "bars.* must be keys and values"),
+        ('{"bars": {"*": {"m": {"value": 1, "compare": "<="}}}}', "bars.*.m.level is missing"),
         ('{"bars": {"*": {"m": {"value": 1, "compare": "<", "level": "error"}}}}', "m has compare '<'"),
+        ('{"bars": {"*": {"m": {"value": 1, "compare": [], "level": "error"}}}}', "bars.*.m.compare must be text"),
+        ('{"bars": {"*": {"m": {"value": 1, "compare": "<=", "level": "error", "x": 1}}}}', "the rule of m must have"),
+        ('{"bars": []}', "bars must be keys and values"),
+        ("[" * 100_000, "cannot be read"),
         ('{"bars": {"*": {"m": {"value": 1, "compare": "<=", "level": "bad"}}}}', "m has level 'bad'"),
         ('{"bars": {"*": {"m": {"value": "a", "compare": "<=", "level": "error"}}}}', "the value of m must be"),
-        ('{"bars": {"*": {"m": {"value": NaN, "compare": "<=", "level": "error"}}}}', "the value of m must be"),
-        ('{"bars": {"*": {"m": {"value": true, "compare": "==", "level": "error"}}}}', "the value of m must be"),
+        (
+            '{"bars": {"*": {"m": {"value": NaN, "compare": "<=", "level": "error"}}}}',
+            "bars.*.m.value must be a number or text",
+        ),
+        (
+            '{"bars": {"*": {"m": {"value": true, "compare": "==", "level": "error"}}}}',
+            "bars.*.m.value must be a number or text",
+        ),
     ],
 )
 def test_rules_that_are_none_are_refused_in_one_line(whole, tmp_path, text, message, capsys):

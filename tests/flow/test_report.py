@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flow import pipeline
+from flow import check, pipeline
 from flow.cli import run as nanok3
 from flow.report import area, compare, derived, keep, page, paths, pictures
 from flow.report.headline import ANNOUNCED, headline
@@ -415,13 +415,13 @@ def broken(folder, how):
     [
         ("no report", "holds no report.json"),
         ("not JSON", "report.json cannot be read"),
-        ("no metrics", "no metrics"),
-        ("infinite", "metric finish__power__total"),
+        ("no metrics", "report.json: metrics must be keys and values"),
+        ("infinite", "report.json: metrics.finish__power__total must be a number or text"),
         ("columns", "has the columns unit,watts"),
         ("short line", "line 2: 2 values for 4 columns"),
         ("no number", "power.csv column switching_w"),
         ("picture", "layout.png is not a picture"),
-        ("paths", "a path of micro-k3 cannot be read"),
+        ("paths", "signoff/paths.json: typical.setup[0].stages is missing"),
     ],
 )
 def test_bad_input_is_one_line(whole, how, message, capsys):
@@ -432,13 +432,154 @@ def test_bad_input_is_one_line(whole, how, message, capsys):
     assert not (whole / "report.html").exists()
 
 
-def test_bad_arguments_are_one_line(whole, tmp_path, capsys):
+def test_bad_arguments_are_one_line(whole, decode, tmp_path, capsys):
+    unit = made_run.make(tmp_path / "unit", unit="router")
     (tmp_path / "other.json").write_text("{}")
     for arguments, message in (
         ([str(tmp_path / "nowhere")], "holds no report.json"),
         ([str(whole), "--decode", str(tmp_path / "nowhere")], "--decode: no file"),
-        ([str(whole), "--decode", str(tmp_path / "other.json")], "is not what 'nanok3 generate --record' writes"),
+        (
+            [str(whole), "--decode", str(tmp_path / "other.json")],
+            "other.json: verilog_sha256 is missing; figures are what",
+        ),
+        ([str(unit), "--decode", str(decode)], "--decode: only whole chips decode, and micro-k3.router is a unit"),
     ):
         assert nanok3(["report", *arguments]) == 2
         errors = capsys.readouterr().err.splitlines()
         assert len(errors) == 1 and message in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ([], "the whole must be keys and values"),
+        ({"verilog_sha256": None}, "verilog_sha256 must be text"),
+        ({"verilog_sha256": "a"}, "holds no cycles per token"),  # figures of synthesis alone
+        ({"verilog_sha256": "a", "decode": {"cycles_per_token": None}}, "holds no cycles per token"),  # one token
+        ({"verilog_sha256": "a", "decode": {"cycles_per_token": 1000}}, "must be keys and values or null"),
+        ({"verilog_sha256": "a", "decode": {"cycles_per_token": {"mean": "x", "at_context": {}}}}, "cycles_per_token"),
+        ({"verilog_sha256": "a", "decode": {"cycles_per_token": {"mean": 0, "at_context": {}}}}, "must be above 0"),
+    ],
+)
+def test_a_file_that_holds_no_decode_is_refused(whole, tmp_path, record, message, capsys):
+    made_run.write(tmp_path / "d.json", record)
+    assert nanok3(["report", str(whole), "--decode", str(tmp_path / "d.json")]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1 and "d.json" in errors[0] and message in errors[0]
+
+
+# ---------------------------------------------------------------- files that are broken in any way
+
+NESTED = "[" * 100_000 + "]" * 100_000
+BYTES = b"\xff\xfe\x00,\x80\n"
+TABLES = {
+    "placement/density.csv": page.density,
+    "global_route/congestion.csv": page.congestion,
+    "clock_tree/clock_tree.csv": page.clock_tree,
+    "signoff/slacks.csv": page.slacks,
+    "power/power.csv": page.power_units,
+}
+JSON = {
+    "report.json": lambda run: (headline(run), page.corners(run), page.warnings(run), check.check(run, check.read())),
+    "signoff/paths.json": paths.worst,
+    "synth/synthesis.json": lambda run: (page.treemap(run, area.tree(run)), [*area.units(area.tree(run))]),
+    "synth/step.json": lambda run: derived.complete(run, run.folder / "decode.json"),
+    "synth/cells.json": lambda run: derived.complete(run),
+    "decode.json": lambda run: derived.complete(run, run.folder / "decode.json"),
+}
+
+
+def read(folder, name, reader):
+    """A part of the page made of one file: it is made, or the file is named in one line."""
+    try:
+        reader(load(folder))
+    except ReportError as problem:
+        assert name in str(problem) and "\n" not in str(problem)
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("name", "reader"), TABLES.items(), ids=TABLES)
+def test_a_broken_table_is_named(whole, name, reader):
+    file = whole / name
+    head, *lines = file.read_text().splitlines()
+    last = lines[0].rpartition(",")[0]  # the first line without its last value, which is a number in all but one table
+    broken = {
+        "empty": "",
+        "no head": "\n".join(lines),
+        "cut within a line": "\n".join([head, *lines[:3], last]),
+        "a column less": "\n".join(line.rpartition(",")[0] for line in [head, *lines]),
+        "a column more": "\n".join(f"{line},1" for line in [head, *lines]),
+        "columns in another order": "\n".join(",".join(line.split(",")[::-1]) for line in [head, *lines]),
+        "other separators": file.read_text().replace(",", ";"),
+        "an open quote": head + '\n"' + "\n".join(lines),
+        "a zero byte": "\n".join([head, "\0," + lines[0]]),
+    }
+    number = next(i for i, word in enumerate(lines[0].split(",")) if re.fullmatch(r"-?[\d.e-]+", word))
+    for word in ("much", "null", "", "nan", "inf", "1e999", "0x10"):
+        values = lines[0].split(",")
+        values[number] = word
+        broken[word or "nothing"] = "\n".join([head, ",".join(values), *lines[1:]])
+    for how, text in broken.items():
+        file.write_text(text)
+        assert not read(whole, name, reader), how
+    file.write_bytes(BYTES)
+    assert not read(whole, name, reader)
+    file.write_text(head + "\n")
+    assert read(whole, name, reader), "a table with no line is one"
+
+
+def test_bins_without_area_are_refused(whole):
+    made_run.table(
+        whole / "placement" / "density.csv", ",".join(page.DENSITY), [(0, 0, 10, 0, 0.5), (10, 0, 10, 0, 0.5)]
+    )
+    with pytest.raises(ReportError, match="density.csv: a bin has no area"):
+        page.density(load(whole))
+
+
+def variants(value, make=lambda changed: changed):
+    """A JSON value with each of its parts, by turns, of another kind, or gone; only the first item of lists."""
+    for other in (None, True, -1.5, 0, 10**400, float("nan"), "much", [], {}, [[]], {"a": None}):
+        yield make(other)
+    if isinstance(value, dict):
+        for key, inside in value.items():
+            yield make({k: v for k, v in value.items() if k != key})
+            yield from variants(inside, lambda changed, key=key: make({**value, key: changed}))
+    elif isinstance(value, list) and value:
+        yield from variants(value[0], lambda changed: make([changed, *value[1:]]))
+
+
+@pytest.mark.parametrize(("name", "reader"), JSON.items(), ids=JSON)
+def test_a_broken_json_file_is_named(whole, decode, name, reader, monkeypatch):
+    monkeypatch.setattr(page.pictures, "treemap", lambda boxes, words: None)  # drawing takes time
+    decode.rename(whole / "decode.json")
+    file = whole / name
+    good = json.loads(file.read_text())
+    if name == "synth/cells.json":
+        made_run.change(whole, blocks=["block"])
+        made_run.make(whole.parent / "block", unit="router", to="synth")
+    if name == "report.json":  # a few metrics stand for all
+        good["metrics"] = {
+            k: v for k, v in good["metrics"].items() if k.startswith("finish__timing__setup") or "source" in k
+        }
+    assert read(whole, name, reader)
+    for text in ("", file.read_text()[:-20], "null", "3", '"text"', "[]", "{", NESTED, '{"a":' * 5000):
+        file.write_text(text)
+        assert not read(whole, name, reader), text[:40]
+    file.write_bytes(BYTES)
+    assert not read(whole, name, reader)
+    read_well = 0
+    for changed in variants(good):
+        made_run.write(file, changed)
+        read_well += read(whole, name, reader)
+    assert read_well, "some parts may be of other values"
+
+
+def test_a_cut_picture_is_named(whole):
+    (whole / "layout").mkdir()
+    made_run.picture(whole / "layout" / "layout.png", 200)
+    data = (whole / "layout" / "layout.png").read_bytes()
+    for end in (0, 4, 20, 33, 60, len(data) // 2, len(data) - 30):
+        (whole / "layout" / "layout.png").write_bytes(data[:end])
+        with pytest.raises(ReportError, match="layout.png is not a picture"):
+            page.layout(load(whole))

@@ -173,7 +173,9 @@ def export(
     weights: Annotated[Path, typer.Argument(help="The trainer's .safetensors file.")],
     folder: Annotated[Path, typer.Argument(help="Checkpoint folder to write.")],
     config: Preset = "nano-k3",
-    tokenizer: Annotated[Path | None, typer.Option("--tokenizer", help="tokenizer.json (default: nano-k3's).")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option("--tokenizer", help="tokenizer.json (default: nano-k3's if it fits).")
+    ] = None,
 ) -> None:
     """Write trained weights as a checkpoint in the released layout, rounded to the chip's formats."""
     from flow.commands import training as command

@@ -27,11 +27,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from golden import mla
 from golden.config import PRESET_DIR, ConfigError, ModelConfig, load_preset, model_from_dict
 from golden.files import replaced_folder
 from golden.fixed.numbers import BIAS, CONST, DTB, RATE, Fixed, to_float
 from golden.fixed.weights import fit
-from golden.formats import E2M1, E8M0_NAN, MX_BLOCK, mx_decode, mx_encode, pack_e2m1, unpack_e2m1
+from golden.formats import E2M1, E8M0_NAN, INT4_GROUP, MX_BLOCK, mx_decode, mx_encode, pack_e2m1, unpack_e2m1
 from golden.model import NanoK3, build_model
 
 if TYPE_CHECKING:
@@ -240,6 +241,24 @@ def file_tensors(stored: Mapping[str, Stored]) -> dict[str, tuple[int, ...]]:
     return out
 
 
+def check_blocks(cfg: ModelConfig) -> None:
+    """Refuse a model with matrices whose rows are no whole number of its weight format's blocks."""
+    for name, s in stored_tensors(cfg).items():
+        if is_matrix(name, s.shape):
+            size = s.shape[-1]
+            block = MX_BLOCK if cfg.weight_format == "mxfp4" else min(INT4_GROUP, size)
+            if size % block:
+                rows = f"{name} has rows of {size} values"
+                raise ConfigError(f"{cfg.name}: {rows}, and {cfg.weight_format} takes them in blocks of {block}")
+
+
+def check_quantisable(cfg: ModelConfig) -> None:
+    """Refuse a model that quantised float cannot compute: vectors come in blocks too, most as rows of matrices do."""
+    check_blocks(cfg)
+    if cfg.weight_format == "mxfp4" and cfg.full_attn_layers:
+        mla.check_quantisable(cfg)
+
+
 def snap(cfg: ModelConfig, state: Mapping[str, torch.Tensor]) -> State:
     """Parameters as the chip and the file can both hold them, so that float, quantised float and twin see the same.
 
@@ -327,6 +346,8 @@ def _read_json(file: Path) -> Any:
         return json.loads(_read(file))
     except ValueError as e:
         raise CheckpointError(f"{file} is not valid JSON: {e}") from None
+    except RecursionError:
+        raise CheckpointError(f"{file} is not a checkpoint's: it is nested too deep") from None
 
 
 def load_config(folder: Path | str) -> ModelConfig:
@@ -334,6 +355,10 @@ def load_config(folder: Path | str) -> ModelConfig:
     folder = Path(folder)
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such checkpoint folder")
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(
+            f"{folder} has no {CONFIG}: give the folder of a checkpoint, as 'nanok3 export' writes it"
+        )
     return config_from_json(_read_json(folder / CONFIG), folder / CONFIG)
 
 
@@ -444,13 +469,33 @@ def load_tokenizer(file: Path, cfg: ModelConfig) -> Tokenizer | None:
     """A tokenizer.json, None when there is none or it knows more tokens than the model."""
     if not file.is_file():
         return None
+    tokenizer = _read_tokenizer(file)
+    return tokenizer if _last_token(tokenizer) < cfg.vocab_size else None
+
+
+def _read_tokenizer(file: Path) -> Tokenizer:
+    """A tokenizer.json; refused when it is none."""
     from tokenizers import Tokenizer
 
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        return Tokenizer.from_str(_read(file).decode())
+    except CheckpointError:
+        raise
     except Exception as e:  # the library raises bare Exception
         raise CheckpointError(f"{file} is not a tokenizer: {str(e).splitlines()[0]}") from None
-    return tokenizer if tokenizer.get_vocab_size() <= cfg.vocab_size else None
+
+
+def _last_token(tokenizer: Tokenizer) -> int:
+    """The largest token id; -1 when there is no token."""
+    return max(tokenizer.get_vocab().values(), default=-1)
+
+
+def check_tokenizer(file: Path, cfg: ModelConfig) -> None:
+    """Refuse a file that is no tokenizer, or whose tokens are none or not all the model's."""
+    last = _last_token(_read_tokenizer(file))
+    if not 0 <= last < cfg.vocab_size:
+        held = f"has tokens up to {last}" if last >= 0 else "has no tokens"
+        raise CheckpointError(f"{file} {held}, and {cfg.name} takes 0 to {cfg.vocab_size - 1}")
 
 
 def _difference(preset: ModelConfig, found: ModelConfig) -> str | None:
@@ -485,6 +530,8 @@ def load_preset_model(
             folder = committed
     if folder is None:
         assert cfg is not None
+        if cfg.weight_format == "mxfp4":
+            check_blocks(cfg)
         state = build_model(cfg, seed=seed).state_dict()
         state = snap(cfg, state) if cfg.weight_format == "mxfp4" else state
         tokenizer = load_tokenizer(CHECKPOINTS / "nano-k3" / TOKENIZER, cfg)
@@ -497,8 +544,11 @@ def load_preset_model(
 
 
 def export(weights: Path | str, folder: Path | str, preset: str | Path, tokenizer: Path | str | None = None) -> None:
-    """A trainer's safetensors file (golden.model's names) as a checkpoint folder."""
+    """A trainer's safetensors file (golden.model's names) as a checkpoint folder; a tokenizer must be the model's."""
     cfg, _ = load_preset(preset)
+    if tokenizer is not None:
+        check_tokenizer(Path(tokenizer), cfg)
+    check_blocks(cfg)
     file = Path(weights)
     expected = {n: tuple(t.shape) for n, t in build_model(cfg).state_dict().items()}
     try:

@@ -20,10 +20,14 @@ LARGEST = {  # sizes that are 1 or more, and at most what K3 itself is within
     "num_hidden_layers": 1024,
     "short_conv_kernel_size": 64,
     **dict.fromkeys(("kda_num_heads", "kda_head_dim", "num_attention_heads", "num_experts"), 1 << 16),
-    **dict.fromkeys(("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"), 1 << 16),
+    **dict.fromkeys(("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 1 << 16),
+    **dict.fromkeys(("q_lora_rank", "kda_gate_rank"), 1 << 16),  # where they are given
     **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size"), 1 << 20),
+    "routed_expert_hidden_size": 1 << 20,  # where it is given
     "max_positions": 1 << 24,
+    "num_shared_experts": 1 << 16,
 }
+MAY_BE_ZERO = ("num_shared_experts",)
 
 
 class ConfigError(ValueError):
@@ -98,8 +102,9 @@ class ModelConfig:
         """Refuse numbers that no model has, before anything is made from them."""
         for key, most in LARGEST.items():
             value = getattr(self, key)
-            if not 1 <= value <= most:
-                allowed = "1 or more" if value < 1 else f"at most {most}"
+            least = 0 if key in MAY_BE_ZERO else 1
+            if value is not None and not least <= value <= most:
+                allowed = f"{least} or more" if value < least else f"at most {most}"
                 raise ConfigError(f"{self.name}: {key} must be {allowed}, not {value}")
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
@@ -170,6 +175,8 @@ def load_preset(name_or_path: str | Path) -> tuple[ModelConfig, dict[str, Any]]:
         raise ConfigError(f"cannot read preset {path}: {e.strerror}") from e
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} is not valid YAML: {str(e).splitlines()[0]}") from e
+    except RecursionError:
+        raise ConfigError(f"{path} is no preset: it is nested too deep") from None
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         raise ConfigError(f"{path}: a preset needs a 'model' section")
     name, hardware = data.get("name", path.stem), data.get("hardware") or {}

@@ -20,6 +20,15 @@ from golden.numerics import Numerics
 MlaState = dict[str, torch.Tensor]
 
 
+def check_quantisable(cfg: ModelConfig) -> None:
+    """Refuse shapes whose absorbed query does not come in MX blocks: one of the latent, whole ones of q_nope."""
+    if cfg.kv_lora_rank != MX_BLOCK:
+        raise ConfigError(f"{cfg.name}: quantised MLA needs kv_lora_rank {MX_BLOCK}, not {cfg.kv_lora_rank}")
+    if cfg.qk_nope_head_dim % MX_BLOCK:
+        needs = f"qk_nope_head_dim to be a multiple of {MX_BLOCK}"
+        raise ConfigError(f"{cfg.name}: quantised MLA needs {needs}, not {cfg.qk_nope_head_dim}")
+
+
 class MultiHeadLatentAttention(nn.Module):
     """One MLA layer; parameter names are those of the released checkpoint."""
 
@@ -88,10 +97,7 @@ class MultiHeadLatentAttention(nn.Module):
         Quantised: qs_r = q_r 2^e_r is rounded to MXFP8 and multiplies the elements times the common scale.
         """
         if num.mx:
-            if self.cfg.kv_lora_rank != MX_BLOCK:
-                raise ConfigError(
-                    f"{self.cfg.name}: quantised MLA needs kv_lora_rank {MX_BLOCK}, not {self.cfg.kv_lora_rank}"
-                )
+            check_quantisable(self.cfg)
             factor = self.row_exponents()
             q_nope = num.act(q_nope * factor)
             w_k = w_k / factor.unsqueeze(-1)  # exact: powers of two

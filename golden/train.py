@@ -43,7 +43,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from golden.checkpoint import export
+from golden.checkpoint import check_quantisable, check_tokenizer, export
 from golden.config import ModelConfig, load_preset
 from golden.data import TOKENIZER_PATH, encode, load_corpus, load_tokenizer, token_bytes
 from golden.model import NanoK3, init_weights
@@ -439,6 +439,8 @@ def main(arguments: list[str] | None = None, prog: str | None = None) -> None:
 def train(args: argparse.Namespace) -> None:
     """One sitting of a run, by the command line's options."""
     cfg, _ = load_preset(args.preset)
+    check_tokenizer(TOKENIZER_PATH, cfg)
+    check_quantisable(cfg)
     tokenizer = load_tokenizer(TOKENIZER_PATH)
     tokens = encode(tokenizer, load_corpus().train)
     lengths = np.array([len(b) for b in token_bytes(tokenizer)])

@@ -1,5 +1,6 @@
 """The command line: results of each command, and bad input refused in one line with nothing written."""
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -19,7 +20,7 @@ import yaml
 from flow import cli
 from flow.commands import generate
 from golden.checkpoint import load_preset_model, save_checkpoint
-from golden.config import PRESET_DIR, load_preset
+from golden.config import PRESET_DIR, ModelConfig, load_preset
 from golden.data import TOKENIZER_PATH
 from golden.files import WriteError, replaced_file
 from golden.fixed.numbers import VEC
@@ -425,6 +426,87 @@ def test_presets_that_no_model_has_are_refused(capsys, tmp_path, change, message
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(preset, sort_keys=False))
     code, _, err = run(capsys, "generate", "a", "--tokens", 2, "--config", tmp_path / "p.yaml")
     assert code == 2 and message in err and len(err.splitlines()) == 1
+
+
+SIZES = sorted(f.name for f in dataclasses.fields(ModelConfig) if "int" in f.type and "tuple" not in f.type)
+
+
+@pytest.mark.parametrize("size", [0, 1, 33, 10**12])
+@pytest.mark.parametrize("key", SIZES)
+def test_sizes_that_do_not_fit_are_one_line(capsys, tmp_path, key, size):
+    """Whatever a size does not fit (the model, MX blocks, the chip), it is one line; levels that it fits run."""
+    preset = yaml.safe_load((PRESET_DIR / "micro-k3.yaml").read_text())
+    preset["model"][key] = size
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(preset))
+    logits = ["logits", "--tokens", "0", "-o", tmp_path / "f.npz"]
+    codes = []
+    for command in (logits, [*logits, "--quantise"], [*logits, "--on", "twin"], ["sim", "a", "--timing-only"]):
+        code, out, err = run(capsys, *command, "--config", tmp_path / "p.yaml")
+        assert code in (0, 2)
+        if code == 2:
+            assert err.startswith("nanok3: ") and err.count("\n") == 1 and out == ""
+        codes.append(code)
+    if key in ("hidden_size", "kda_head_dim", "kv_lora_rank", "q_lora_rank", "intermediate_size", "v_head_dim"):
+        assert codes == [2, 2, 2, 2]
+    if key == "qk_nope_head_dim" and size == 33:
+        assert codes == [0, 2, 2, 2]  # no matrix runs along it
+
+
+def test_a_preset_that_is_nested_too_deep_is_one_line(capsys, tmp_path):
+    (tmp_path / "p.yaml").write_text("[" * 100_000)
+    code, _, err = run(capsys, "generate", "a", "--config", tmp_path / "p.yaml")
+    assert code == 2 and err.count("\n") == 1 and "nested too deep" in err
+
+
+TOKENIZERS = {
+    "missing": (None, "cannot read"),
+    "a folder": (..., "cannot read"),
+    "empty": ("", "is not a tokenizer"),
+    "no JSON": ("words", "is not a tokenizer"),
+    "other JSON": ('{"model": {}}', "is not a tokenizer"),
+    "nested": ("[" * 100_000, "is not a tokenizer"),
+    "no text": (b"\xff\xfe", "is not a tokenizer"),
+    "no tokens": ((), "has no tokens, and micro-k3 takes 0 to 511"),
+    "more tokens": (range(513), "has tokens up to 512, and micro-k3 takes 0 to 511"),
+    "few tokens of large ids": ((0, 1, 4000), "has tokens up to 4000"),
+    "as many": (range(512), None),
+}
+
+
+@pytest.mark.parametrize(("made", "message"), TOKENIZERS.values(), ids=TOKENIZERS)
+def test_export_takes_a_tokenizer_of_the_model_only(capsys, tmp_path, made, message):
+    from safetensors.torch import save_file
+    from tokenizers import Tokenizer, models
+
+    file, out = tmp_path / "t.json", tmp_path / "ck"
+    if made is ...:
+        file.mkdir()
+    elif isinstance(made, bytes):
+        file.write_bytes(made)
+    elif isinstance(made, str):
+        file.write_text(made)
+    elif made is not None:
+        Tokenizer(models.WordLevel({f"w{i}": i for i in made}, unk_token="w0")).save(str(file))
+    save_file(build_model(load_preset("micro-k3")[0], seed=8).state_dict(), tmp_path / "w.safetensors")
+    arguments = ["export", tmp_path / "w.safetensors", out, "--config", "micro-k3", "--tokenizer", file]
+    code, _, err = run(capsys, *arguments)
+    if message is None:
+        assert code == 0 and (out / "tokenizer.json").read_bytes() == file.read_bytes()
+    else:
+        assert code == 2 and message in err and err.count("\n") == 1 and not out.exists()
+
+
+def test_export_leaves_out_the_shipped_tokenizer_where_it_does_not_fit(capsys, tmp_path):
+    from safetensors.torch import save_file
+
+    preset = yaml.safe_load((PRESET_DIR / "micro-k3.yaml").read_text())
+    preset["model"]["vocab_size"] = 256
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(preset))
+    save_file(build_model(load_preset(tmp_path / "p.yaml")[0]).state_dict(), tmp_path / "w.safetensors")
+    arguments = ["export", tmp_path / "w.safetensors", tmp_path / "ck", "--config", tmp_path / "p.yaml"]
+    assert run(capsys, *arguments)[0] == 0 and not (tmp_path / "ck" / "tokenizer.json").exists()
+    code, _, err = run(capsys, "train", "--preset", tmp_path / "p.yaml", "--steps", 1, "--out", tmp_path / "train")
+    assert code == 2 and "takes 0 to 255" in err and not (tmp_path / "train").exists()
 
 
 def test_ctrl_c_ends_cleanly(folder):

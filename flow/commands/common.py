@@ -43,6 +43,15 @@ def announce(loaded: LoadedModel) -> None:
     console.print(f"{loaded.cfg.name}: {loaded.source}", style="dim")
 
 
+def at_level(loaded: LoadedModel, level: str) -> ModelConfig:
+    """The model as a level decodes it (float, quantised, twin or rtl), refused where that level cannot."""
+    from golden.checkpoint import check_quantisable
+
+    if level == "quantised":
+        check_quantisable(loaded.cfg)
+    return on_chip(loaded) if level in ("twin", "rtl") else loaded.cfg
+
+
 def on_chip(loaded: LoadedModel) -> ModelConfig:
     """The model as the twin decodes it: refused when no chip can be made of it, at most the chip's context."""
     from hw.params import Params

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from golden.checkpoint import LoadedModel
     from golden.compare import Comparison, RecordedStepper, Stepper
 
-CHIP_LEVELS = ("twin", "rtl")  # of models that a chip can be made for
-
 
 def run(
     left: str,
@@ -35,7 +33,7 @@ def run(
     if not math.isfinite(tolerance):
         raise CommandError(f"--tolerance must be a finite number, not {tolerance}")
     loaded = common.load(config, checkpoint)
-    cfg = common.on_chip(loaded) if {left, right} & set(CHIP_LEVELS) else loaded.cfg
+    cfg = min((common.at_level(loaded, level) for level in (left, right)), key=lambda cfg: cfg.max_positions)
     ids = common.parse_tokens(tokens, cfg) if prompt is None else _encoded(prompt, loaded)
     common.check_tokens(ids, cfg)
     common.announce(loaded)

@@ -26,10 +26,11 @@ def run(
         raise CommandError("--quantise is for --on float: the twin and the chip always are")
     if record is not None and level != "rtl":
         raise CommandError("--record is for --on rtl: only the chip has cycles")
+    level = "quantised" if quantise else level
     loaded = common.load(config, checkpoint)
     if loaded.tokenizer is None:
         raise CommandError(f"{loaded.cfg.name} has no tokenizer.json: give token ids to 'nanok3 logits' instead")
-    cfg = loaded.cfg if level == "float" else common.on_chip(loaded)
+    cfg = common.at_level(loaded, level)
     if not prompt:
         raise CommandError("the prompt is empty: give at least one character")
     ids: list[int] = common.encoded(loaded.tokenizer, prompt)
@@ -40,7 +41,7 @@ def run(
         made, result = chip_tokens(config, checkpoint, loaded, ids, count, show, record)
     else:
         common.announce(loaded)
-        made = _model_tokens("quantised" if quantise else level, loaded, cfg, ids, count, show)
+        made = _model_tokens(level, loaded, cfg, ids, count, show)
     if show is None:
         print(json.dumps({"text": loaded.tokenizer.decode(made), "token_ids": made, **result}))
         return

@@ -23,9 +23,9 @@ def write(
     if level == "twin" and (quantise or dtype != "float32"):
         raise CommandError("--quantise and --dtype are for --on float: the twin has its own formats")
     loaded = common.load(config, checkpoint)
-    cfg = common.on_chip(loaded) if level == "twin" else loaded.cfg
-    ids = common.parse_tokens(tokens, cfg)
     name = "quantised" if quantise else level
+    cfg = common.at_level(loaded, name)
+    ids = common.parse_tokens(tokens, cfg)
     with replaced_file(out) as file:  # first: a folder that cannot be written to is not found after a long run
         common.announce(loaded)
         run = stepper(name, cfg, loaded.state, getattr(torch, dtype))

@@ -33,11 +33,14 @@ def train(arguments: Sequence[str]) -> None:
 def export(weights: Path, folder: Path, config: str, tokenizer: Path | None) -> None:
     """A trainer's weights as a checkpoint folder that the chip can hold."""
     from golden.checkpoint import export as write
-    from golden.checkpoint import load_checkpoint
+    from golden.checkpoint import load_checkpoint, load_tokenizer
+    from golden.config import load_preset
     from golden.data import TOKENIZER_PATH
     from golden.fixed.weights import chip_weights
 
-    write(weights, folder, config, tokenizer or TOKENIZER_PATH)
+    if tokenizer is None and load_tokenizer(TOKENIZER_PATH, load_preset(config)[0]) is not None:
+        tokenizer = TOKENIZER_PATH
+    write(weights, folder, config, tokenizer)
     cfg, state = load_checkpoint(folder)
     chip_weights(cfg, state)  # refuses, by tensor, what the chip's formats cannot hold
     size = sum(file.stat().st_size for file in folder.iterdir())

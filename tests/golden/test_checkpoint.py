@@ -319,7 +319,14 @@ def test_missing_files_are_refused(folder, tmp_path):
     (folder / ck.WEIGHTS).unlink()
     refuse(folder, r"model\.safetensors is missing")
     (folder / ck.CONFIG).unlink()
-    refuse(folder, r"cannot read .*config\.json")
+    refuse(folder, r"ck has no config\.json: give the folder of a checkpoint")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 100_000 + "]" * 100_000, '{"text_config":' * 100_000])
+@pytest.mark.parametrize("name", [ck.CONFIG, ck.INDEX])
+def test_json_that_is_nested_too_deep_is_refused(folder, name, text):
+    (folder / name).write_text(text)
+    refuse(folder, rf"{name} is not (valid JSON|a checkpoint's: it is nested too deep)")
 
 
 def test_shards_must_hold_what_the_index_lists(tmp_path):

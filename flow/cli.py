@@ -65,7 +65,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.
 Record = Annotated[
     Path | None, typer.Option("--record", help="Also keep the figures in this file, under the Verilog's hash.")
 ]
-Tokens = Annotated[str, typer.Option("--tokens", help="Token ids, such as 5,17,300.")]
+IDS = "Token ids, such as 5,17,300."
 
 
 @app.command()
@@ -124,7 +124,7 @@ def sim(
 
 @app.command()
 def logits(
-    tokens: Tokens,
+    tokens: Annotated[str, typer.Option("--tokens", help=IDS)],
     out: Annotated[Path, typer.Option("-o", "--out", help=".npz file to write.")],
     checkpoint: Checkpoint = None,
     config: Config = None,
@@ -142,7 +142,7 @@ def logits(
 def compare(
     left: Annotated[Compared, typer.Argument(help="The level that is trusted.")],
     right: Annotated[Compared, typer.Argument(help="The level that is checked.")],
-    tokens: Tokens = "5,17,300,40,41,42,43,44",
+    tokens: Annotated[str | None, typer.Option("--tokens", help=f"{IDS[:-1]} (default: eight of them).")] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", help="Text in place of --tokens.")] = None,
     config: Config = None,
     checkpoint: Checkpoint = None,

@@ -44,8 +44,9 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from golden.checkpoint import check_quantisable, check_tokenizer, export
-from golden.config import ModelConfig, load_preset
+from golden.config import ConfigError, ModelConfig, load_preset
 from golden.data import TOKENIZER_PATH, encode, load_corpus, load_tokenizer, token_bytes
+from golden.files import WriteError
 from golden.model import NanoK3, init_weights
 from golden.moe import LatentMoe, quantile_bias
 from golden.numerics import Numerics
@@ -430,10 +431,22 @@ def main(arguments: list[str] | None = None, prog: str | None = None) -> None:
     for name, value in asdict(Settings()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     args = parser.parse_args(arguments)
+    check_options(args)
     keep_memory()
     torch.set_num_threads(args.threads)
     with flushed_subnormals():
         train(args)
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Refuse numbers that no run has; raises ConfigError."""
+    least = {"steps": 1, "batch": 1, "window": 1, "threads": 1, "seed": 0}
+    for name, value in vars(args).items():
+        option = f"--{name.replace('_', '-')}"
+        if name in least and value is not None and value < least[name]:
+            raise ConfigError(f"{option} must be {least[name]} or more, not {value}")
+        if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
+            raise ConfigError(f"{option} must be a number of 0 or more, not {value}")
 
 
 def train(args: argparse.Namespace) -> None:
@@ -444,7 +457,12 @@ def train(args: argparse.Namespace) -> None:
     tokenizer = load_tokenizer(TOKENIZER_PATH)
     tokens = encode(tokenizer, load_corpus().train)
     lengths = np.array([len(b) for b in token_bytes(tokenizer)])
-    args.out.mkdir(parents=True, exist_ok=True)
+    if len(tokens) <= args.window + 1:
+        raise ConfigError(f"--window {args.window} does not fit the training text of {len(tokens)} tokens")
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise WriteError(f"cannot write {args.out}: {e.strerror}") from None
     settings = Settings(**{k: getattr(args, k) for k in asdict(Settings())})
     trainer = Trainer(cfg, settings, tokens, float(lengths[tokens].mean()), args.out)
     if args.resume:

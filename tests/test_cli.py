@@ -234,6 +234,23 @@ BAD = [
     (["logits", "--tokens", "1_0", "-o", "{tmp}/f.npz"], "numbers with commas between"),
     (["logits", "--tokens", "9" * 5000, "-o", "{tmp}/f.npz"], "numbers with commas between"),
     (["compare", "float", "float", "--tolerance", "nan"], "'--tolerance'"),
+    (["compare", "float", "float", "--tokens", "1", "--prompt", "a"], "leave one out"),
+    (["compare", "float", "float", "--tokens", ""], "numbers with commas between"),
+    *(
+        (["train", "--out", "{tmp}/new", option, value], f"{option} must be ")
+        for option, value in (
+            ("--steps", "0"),
+            ("--batch", "0"),
+            ("--window", "-1"),
+            ("--threads", "0"),
+            ("--seed", "-1"),
+            ("--minutes", "-1"),
+            ("--clip", "nan"),
+            ("--muon-rate", "inf"),
+        )
+    ),
+    (["train", "--out", "{tmp}/new", "--window", "100000000"], "does not fit the training text of"),
+    (["train", "--out", "{tmp}/bad.yaml"], "cannot write"),
     (["compare", "float", "float", "--tolerance", "inf"], "--tolerance must be a finite number, not inf"),
     (["sim", "a", "--trace", "{tmp}/f", "--html", "{tmp}/f"], "give each a file of its own"),
     (["sim", "a", "--trace", "{tmp}/f", "--html", "{tmp}/../{name}/f"], "give each a file of its own"),

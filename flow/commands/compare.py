@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from golden.checkpoint import LoadedModel
     from golden.compare import Comparison, RecordedStepper, Stepper
 
+TOKENS = "5,17,300,40,41,42,43,44"  # where neither tokens nor a prompt are given
+
 
 def run(
     left: str,
     right: str,
-    tokens: str,
+    tokens: str | None,
     prompt: str | None,
     config: str | None,
     checkpoint: Path | None,
@@ -30,11 +32,13 @@ def run(
     """Print where two levels first part, on stdout; returns 1 when they do."""
     from golden.compare import compare, stepper
 
+    if tokens is not None and prompt is not None:
+        raise CommandError("--tokens and --prompt are two ways to say the same: leave one out")
     if not math.isfinite(tolerance):
         raise CommandError(f"--tolerance must be a finite number, not {tolerance}")
     loaded = common.load(config, checkpoint)
     cfg = min((common.at_level(loaded, level) for level in (left, right)), key=lambda cfg: cfg.max_positions)
-    ids = common.parse_tokens(tokens, cfg) if prompt is None else _encoded(prompt, loaded)
+    ids = common.parse_tokens(TOKENS if tokens is None else tokens, cfg) if prompt is None else _encoded(prompt, loaded)
     common.check_tokens(ids, cfg)
     common.announce(loaded)
 

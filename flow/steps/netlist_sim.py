@@ -52,11 +52,12 @@ class NetlistSim(Step):
         start = decode["edges"][0]
         modules = netlist.read(netlists(job)[0])
         try:
+            ports = same_ports(recorded_ports(job.design), replay.ports(modules[job.design.top].text))
             found = replay.replay(
                 netlists(job),
                 models(job.design),
                 job.design.top,
-                replay.ports(modules[job.design.top].text),
+                ports,
                 records / f"{job.design.top}.hex",
                 work,
                 activity=work / "activity.saif",
@@ -83,6 +84,21 @@ class NetlistSim(Step):
             "netlistsim__tokens": len(decode["tokens"]),
         }
         return Outcome(metrics)
+
+
+def recorded_ports(design: Design) -> list[replay.Port]:
+    """Ports of the design in its RTL, in the order in which the record has them; tools reorder a netlist's."""
+    from flow import rtl
+
+    return replay.ports(netlist.read(design.rtl / rtl.VERILOG)[design.top].text)
+
+
+def same_ports(recorded: list[replay.Port], found: list[replay.Port]) -> list[replay.Port]:
+    """The recorded ports, if the netlist has just these; raises ReplayFailed."""
+    if set(recorded) != set(found):
+        differing = sorted(port.name for port in set(recorded) ^ set(found))
+        raise replay.ReplayFailed(f"the netlist has other ports than the RTL: {', '.join(differing[:5])}")
+    return recorded
 
 
 def netlists(job: Job) -> list[Path]:

@@ -8,6 +8,7 @@ import pytest
 from flow import netlist
 from flow.nangate45 import library as nangate45
 from flow.steps import activity, replay, synth
+from flow.steps.netlist_sim import same_ports
 from hw.emit import MODELS, emit_verilog
 from sim.verilator import build
 from tests.flow.designs import Unit
@@ -65,6 +66,25 @@ def test_a_wrong_netlist_is_found(recorded, tmp_path):
     file.write_text((head + module + tail).replace("  NAND2_X1 ", "  NOR2_X1 ", 1))
     found = replay.replay([file], models, "unit", ports, record, tmp_path, optimise="-O0")
     assert found.wrong_edges > 0 and found.first is not None
+
+
+def test_ports_may_come_in_any_order(recorded, tmp_path):
+    """A netlist whose ports a tool has sorted is driven by name; one with other ports is refused."""
+    record, ports, file, models, text = recorded
+    head, module, tail = text.partition("module unit(")
+    names, rest = tail.split(")", 1)
+    listed = [name.strip() for name in names.split(",")]
+    declared, body = [], []
+    before_end, end = rest.split("endmodule", 1)
+    for line in before_end.splitlines(keepends=True):
+        (declared if line.strip().startswith(("input", "output")) else body).append(line)
+    shuffled = f"{', '.join(sorted(listed, reverse=True))}){body[0]}{''.join(reversed(declared))}{''.join(body[1:])}"
+    file.write_text(f"{head}{module}{shuffled}endmodule{end}")
+    found = replay.ports(netlist.read(file)["unit"].text)
+    assert found != ports and same_ports(ports, found) == ports
+    assert replay.replay([file], models, "unit", ports, record, tmp_path, optimise="-O0").wrong_edges == 0
+    with pytest.raises(replay.ReplayFailed, match=f"^the netlist has other ports than the RTL: {found[0].name}$"):
+        same_ports(ports, found[1:])
 
 
 def test_a_netlist_that_does_not_compile_is_one_line(recorded, tmp_path):

@@ -237,6 +237,7 @@ class OpenRoadStep(Step):
             "constraints": constraints(job),
             "propagated": self.propagated and clocked,
             "clocked": clocked,
+            "detailed": detailed(job),
             "platform": platform,
             "tie_high": nangate45.TIE_HIGH,
             "tie_low": nangate45.TIE_LOW,
@@ -354,10 +355,7 @@ class GlobalRoute(OpenRoadStep):
 
     name, stage, database_of = "global_route", "globalroute", "repair"
     after = ("repair",)
-    uses = ("padding", "setup_margin_ns", "hold_margin_ns", "max_wire_um", "detailed_cells")
-
-    def variables(self, job: Job) -> dict[str, Any]:
-        return {"detailed": detailed(job)}
+    uses = ("padding", "setup_margin_ns", "hold_margin_ns", "max_wire_um")
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
         write_paths(self.views(job), work)

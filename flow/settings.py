@@ -43,6 +43,9 @@ class FlowSettings:
     die_um: tuple[float, float] | None = None  # None: from utilisation
     pin_layers: tuple[tuple[str, ...], tuple[str, ...]] = (("metal3", "metal5"), ("metal4", "metal6"))
     route_iterations: int = 64
+    rough_iterations: int = (
+        2  # against congestion, where no detailed route follows: one takes minutes at a million nets
+    )
     detailed_cells: int = 250_000  # a larger design ends with its global route
     rcx_rules: Path | None = None
     slow: Path | None = None

@@ -45,6 +45,7 @@ SIGNAL_RC_LAYER, CLOCK_RC_LAYER = "metal3", "metal5"  # estimates before routing
 # Part of each layer's tracks that global routing leaves alone: pins and rails below, power straps above.
 ROUTING_ADJUSTMENT = (("metal2-metal3", 0.4), ("metal4-metal6", 0.25))
 ADJUSTMENT_ABOVE = 0.25
+ROUGH_ADJUSTMENT = (("metal2-metal3", 0.2), ("metal4-metal10", 0.1))  # where no detailed route follows
 
 
 @dataclass(frozen=True)

@@ -355,7 +355,10 @@ class GlobalRoute(OpenRoadStep):
 
     name, stage, database_of = "global_route", "globalroute", "repair"
     after = ("repair",)
-    uses = ("padding", "setup_margin_ns", "hold_margin_ns", "max_wire_um")
+    uses = ("padding", "setup_margin_ns", "hold_margin_ns", "max_wire_um", "rough_iterations")
+
+    def variables(self, job: Job) -> dict[str, Any]:
+        return {"reserve": platform.ROUGH_ADJUSTMENT}
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
         write_paths(self.views(job), work)

@@ -24,6 +24,7 @@ from flow.steps.step import DATABASE, LOG, SCRIPT, Job, Metrics, Outcome, Step, 
 from hw.emit import LEF, LIBERTY, MACROS
 
 TEMPLATES = Path(__file__).parent / "tcl"
+TAPS = Path(platform.__file__).parent / "taps.lib"
 SIGNAL_TOPS = (6, 8, 10)  # topmost metal of signals by the design's level
 GROWTH = 1.02  # of a core's sides, while its macros do not fit
 SRAM_GRID_UM = (platform.SITE_UM, platform.ROW_UM)
@@ -72,7 +73,8 @@ def views(job: Job, *, every_corner: bool = False) -> list[View]:
             job.folder.parent / block.name / "abstract" / f"{block.top}_{corner.name}.lib"
             for block in job.design.blocks
         ]
-        found.append(View(corner.name, (corner.liberty, job.design.rtl / LIBERTY, *blocks)))
+        taps = (TAPS,) if corner is not given[0] else ()  # which the library's other corners can be without
+        found.append(View(corner.name, (corner.liberty, job.design.rtl / LIBERTY, *blocks, *taps)))
     return found
 
 

@@ -70,7 +70,12 @@ class OpenRoad:
         text = log.read_text(errors="replace")
         if process.returncode:
             raise OpenRoadError(explain(text, process.returncode))
-        return re.findall(r"^\[WARNING .*$", text, flags=re.M)
+        return [without_folders(line) for line in re.findall(r"^\[WARNING .*$", text, flags=re.M)]
+
+
+def without_folders(line: str) -> str:
+    """A message with files by their names, wherever they lie on this machine."""
+    return re.sub(r"(?<![^\s'\"(])/(?:[^\s/]+/)+", "", line)
 
 
 def _stop(process: subprocess.Popen[bytes], patience: float = 10.0) -> None:

@@ -228,3 +228,22 @@ def test_progress_is_the_logs_last_line(tmp_path):
     assert openroad.last_line(log) == "last"
     log.write_text("")
     assert openroad.last_line(log) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        (
+            "[WARNING STA-1140] /home/a/rtl/x.lib line 1, library y exists.",
+            "[WARNING STA-1140] x.lib line 1, library y exists.",
+        ),
+        (
+            "[WARNING RSZ-0104] Net mac/row/_268_ only has one pin.",
+            "[WARNING RSZ-0104] Net mac/row/_268_ only has one pin.",
+        ),
+        ("[WARNING X-1] cannot open '/a/b/c.lef' (/d/e.v)", "[WARNING X-1] cannot open 'c.lef' (e.v)"),
+    ],
+)
+def test_warnings_are_without_folders(line, kept):
+    """Files by their names; names of nets keep their hierarchy."""
+    assert openroad.without_folders(line) == kept

@@ -57,5 +57,5 @@ class FlowSettings:
         return [Corner(name, file) for name, file in given if file is not None]
 
     def plain(self) -> dict[str, Any]:
-        """JSON values."""
-        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+        """JSON values; files by their names."""
+        return {name: value.name if isinstance(value, Path) else value for name, value in asdict(self).items()}

@@ -29,10 +29,8 @@ SIGNAL_TOPS = (6, 8, 10)  # topmost metal of signals by the design's level
 GROWTH = 1.02  # of a core's sides, while its macros do not fit
 SRAM_GRID_UM = (platform.SITE_UM, platform.ROW_UM)
 SRAM_GAP_UM = 2 * platform.ROW_UM  # their pins are at one side
-BLOCK_GRID_UM = (
-    5.32,
-    5.6,
-)  # multiples of sites, rows and the tracks of metal4 to metal8: a block's pins stay on tracks
+# Multiples of sites, rows and the tracks of metal4 to metal8: a block's pins stay on tracks.
+BLOCK_GRID_UM = (5.32, 5.6)
 STRAPS = (("metal4", "metal7"), ("metal4", "metal7", "metal8"), ("metal4", "metal7", "metal8", "metal9"))
 
 
@@ -161,9 +159,9 @@ def plan(job: Job) -> Plan:
         area = (cell_area + macro_area) / settings.utilisation
         width = math.sqrt(area / settings.aspect)
         height = area / width
-    if settings.die_um is not None and (width <= 0 or height <= 0 or cell_area + macro_area > width * height):
+    if width <= 0 or height <= 0 or cell_area + macro_area > width * height * (1 + 1e-9):
         raise StepFailed(
-            f"the die of {settings.die_um[0]:g} x {settings.die_um[1]:g} um is too small: cells and macros need"
+            f"the die of {width + 2 * left:g} x {height + 2 * bottom:g} um is too small: cells and macros need"
             f" {cell_area + macro_area:.0f} um2, the core has {max(0.0, width) * max(0.0, height):.0f}"
         )
     whole = _up if settings.die_um is None else _down

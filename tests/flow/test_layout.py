@@ -100,6 +100,12 @@ def test_a_die_too_small_is_refused_before_anything_runs(made, die, message):
     assert not work.of("floorplan").exists() and not list(work.folder.glob(".floorplan*"))
 
 
+def test_more_than_the_core_holds_is_refused_without_a_die_too(made):
+    """A utilisation over 1 asks for a core that is smaller than what goes in."""
+    with pytest.raises(StepFailed, match=r"^the die of [\d.]+ x [\d.]+ um is too small"):
+        layout.plan(job(made, utilisation=1.2))
+
+
 def test_a_small_design_gets_a_core_that_holds_its_macros(made):
     """However few cells there are, the largest macro and a channel fit."""
     work = job(made, utilisation=1.0, aspect=8.0)

@@ -27,6 +27,8 @@ class FlowSettings:
     ``utilisation``: area of cells and macros over the core's, after synthesis; by level: a design over blocks needs
     room between them. ``density``: of placement bins; None: as even as the core allows plus a tenth of what is left.
     ``padding``: sites kept free beside a cell while it is placed.
+    ``detailed_cells``: a larger design ends with its global route, which then makes ``rough_iterations`` against
+    congestion: one takes minutes at a million nets.
     """
 
     constraints: Constraints = field(default_factory=Constraints)
@@ -43,10 +45,8 @@ class FlowSettings:
     die_um: tuple[float, float] | None = None  # None: from utilisation
     pin_layers: tuple[tuple[str, ...], tuple[str, ...]] = (("metal3", "metal5"), ("metal4", "metal6"))
     route_iterations: int = 64
-    rough_iterations: int = (
-        2  # against congestion, where no detailed route follows: one takes minutes at a million nets
-    )
-    detailed_cells: int = 250_000  # a larger design ends with its global route
+    rough_iterations: int = 2
+    detailed_cells: int = 250_000
     rcx_rules: Path | None = None
     slow: Path | None = None
     fast: Path | None = None

@@ -362,9 +362,8 @@ class GlobalRoute(OpenRoadStep):
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
         write_paths(self.views(job), work)
-        kinds = [set(sizes(file)) for file in lefs(job)[2:]]
         outlines = {kind: box for file in lefs(job)[1:] for kind, box in sizes(file).items()}
-        placed.draw(work / "design.def", outlines, set().union(*kinds), work / placed.PICTURE)
+        placed.draw(work / "design.def", outlines, {part.kind for part in macros(job)}, work / placed.PICTURE)
         (work / "design.def").unlink()
         return outcome
 

@@ -5,7 +5,8 @@ The hierarchy is that of ``hw.hierarchy``: a tile is laid out once, units over t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flow import netlist
@@ -18,7 +19,8 @@ class Design:
     """One design: module ``top`` of the Verilog in ``rtl`` (as ``hw.emit`` writes it).
 
     ``blocks``: designs in it that are laid out before it, and taken as macros. ``level``: 0 for a design without blocks
-    that is one itself, and one more than the highest of its blocks; it decides which metal is whose.
+    that is one itself, and one more than the highest of its blocks; it decides which metal is whose. ``corners``: of
+    a chip, the corner (side, end) where macros of a kind gather.
     """
 
     preset: str
@@ -27,6 +29,7 @@ class Design:
     rtl: Path
     blocks: tuple[Design, ...] = ()
     level: int = 0
+    corners: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
 
     @property
     def name(self) -> str:
@@ -68,4 +71,13 @@ def make(config: str, unit: str | None = None, *, flat: bool = False) -> Design:
     if unit is not None:
         return part(unit)
     blocks = () if flat else tuple(block for block in map(part, units) if block.blocks)
-    return Design(p.model.name, None, rtl.TOP, folder, blocks, 2)
+    return Design(p.model.name, None, rtl.TOP, folder, blocks, 2, _corners(modules))
+
+
+def _corners(modules: Mapping[str, netlist.NetlistModule]) -> dict[str, tuple[str, str]]:
+    """Corners of ``hw.hierarchy`` by unit, and by kind of macro in it."""
+    found: dict[str, tuple[str, str]] = {}
+    for unit, corner in hierarchy.CORNERS.items():
+        if unit in modules:
+            found |= {kind: corner for kind in (unit, *netlist.cells(modules, unit)) if kind not in found}
+    return found

@@ -35,7 +35,7 @@ class FlowSettings:
     utilisation: float = UTILISATION[0]
     aspect: float = 1.0
     margin_um: float = 2.8
-    macro_channel_um: float = 20.0
+    macro_channel_um: float = 5.0
     block_channel_um: float = 40.0
     density: float | None = None
     padding: int = 0

@@ -129,6 +129,12 @@ def sizes(file: Path) -> dict[str, tuple[float, float]]:
     return {name: (float(width), float(height)) for name, width, height in found}
 
 
+def pins(file: Path) -> dict[str, int]:
+    """Signal pins of every macro of a LEF file."""
+    macros = re.findall(r"^MACRO (\S+)\n(.*?)^END \1$", file.read_text(), flags=re.M | re.S)
+    return {name: len(re.findall(r"^\s*PIN (?!VDD$|VSS$)", body, flags=re.M)) for name, body in macros}
+
+
 def _up(value: float, step: float) -> float:
     return math.ceil(round(value / step, 6)) * step
 
@@ -188,9 +194,14 @@ def macros(job: Job) -> list[columns.Part]:
     _, _, srams, *_ = files = lefs(job)
     found = []
     for file in files[2:]:
-        gap, grid = (SRAM_GAP_UM, SRAM_GRID_UM) if file == srams else (channel(job), BLOCK_GRID_UM)
-        kinds = {kind: box for kind, box in sizes(file).items() if kind in cells}
-        found += [columns.Part(kind, box, cells[kind], gap, grid, file == srams) for kind, box in kinds.items()]
+        # What lies behind a block's pins, or a memory in front of them, is left by the side: room for their wires.
+        gap = channel(job) if job.design.blocks else SRAM_GAP_UM
+        grid = SRAM_GRID_UM if file == srams else BLOCK_GRID_UM
+        signals = pins(file)
+        for kind, box in sizes(file).items():
+            if kind in cells:
+                corner = columns.Corner.of(*job.design.corners[kind]) if kind in job.design.corners else None
+                found.append(columns.Part(kind, box, cells[kind], gap, grid, file == srams, corner, signals[kind]))
     return found
 
 
@@ -291,7 +302,7 @@ class Floorplan(OpenRoadStep):
         return {
             "plan": made,
             "places": columns.by_kind(made.places),
-            "adjustments": [*platform.ROUTING_ADJUSTMENT, *above],
+            "adjustments": [*platform.ROUTING_ADJUSTMENT, *above] if detailed(job) else platform.ROUGH_ADJUSTMENT,
             "row_min_width": platform.STRAPS["metal4"].pitch_um,
             "row_min_height": platform.STRAPS["metal7"].pitch_um,
         }
@@ -356,9 +367,6 @@ class GlobalRoute(OpenRoadStep):
     name, stage, database_of = "global_route", "globalroute", "repair"
     after = ("repair",)
     uses = ("padding", "setup_margin_ns", "hold_margin_ns", "max_wire_um", "rough_iterations")
-
-    def variables(self, job: Job) -> dict[str, Any]:
-        return {"reserve": platform.ROUGH_ADJUSTMENT}
 
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
         write_paths(self.views(job), work)

@@ -45,7 +45,7 @@ class FlowSettings:
     die_um: tuple[float, float] | None = None  # None: from utilisation
     pin_layers: tuple[tuple[str, ...], tuple[str, ...]] = (("metal3", "metal5"), ("metal4", "metal6"))
     route_iterations: int = 64
-    rough_iterations: int = 2
+    rough_iterations: int = 20
     detailed_cells: int = 250_000
     rcx_rules: Path | None = None
     slow: Path | None = None

@@ -66,10 +66,12 @@ def place(core: tuple[float, float, float, float], parts: list[Part], channel_um
 
     Those with pins on one side go to the edges, largest kinds first, each where it reaches least far into the core, or
     where that and the way to its corner are least; ``channel_um`` are left in front of the pins of those behind. All go
-    to the left side where the core is too narrow for two. Those with pins all around stand in columns in the middle.
-    Raises MacrosDoNotFit.
+    to the left side where the core is too narrow for two. Those with pins all around stand in columns in the middle;
+    then all keep a channel from the core's edges, where the design's own pins are. Raises MacrosDoNotFit.
     """
     ordered = sorted(parts, key=lambda part: (-part.box[0] * part.box[1], part.kind))
+    if not all(part.faces for part in parts):
+        core = (core[0] + channel_um, core[1] + channel_um, core[2] - channel_um, core[3] - channel_um)
     around, middle = _middle(core, [part for part in ordered if not part.faces], channel_um)
     ordered = [part for part in ordered if part.faces]
     width = core[2] - core[0] - around

@@ -105,7 +105,9 @@ def _middle(core: tuple[float, float, float, float], parts: list[Part], channel_
             y = _snapped(bottom, part.grid_um[1], up=True)
             columns.append([])
         if y + part.box[1] > top + TINY:
-            raise MacrosDoNotFit(f"macro {part.kind} is {part.box[1]:g} um high, the core {top - bottom:.1f} um")
+            raise MacrosDoNotFit(
+                f"macro {part.kind} is {part.box[1]:g} um high, the core has room for {max(0.0, top - bottom):.1f} um"
+            )
         columns[-1].append((part, y))
     widths = [max(part.box[0] for part, _ in column) for column in columns]
     taken = sum(width + channel_um for width in widths) + channel_um if columns else 0.0
@@ -187,7 +189,9 @@ class _Wall:
             taken = _Taken(y, y + height, part.gap_um, depth, pins + part.pins / height)
             found.append((pins > PINS_PER_UM, round(cost, 3), away, x, y, taken))
         if not found:
-            raise MacrosDoNotFit(f"macro {part.kind} is {height:g} um high, the core {top - bottom:.1f} um")
+            raise MacrosDoNotFit(
+                f"macro {part.kind} is {height:g} um high, the core has room for {max(0.0, top - bottom):.1f} um"
+            )
         *_, x, y, taken = min(found, key=lambda one: one[:4])
         self.taken.append(taken)
         self.places.append(Place(part.kind, x, y, part.faces and self.left))

@@ -134,5 +134,5 @@ def test_one_side_where_the_core_is_narrow():
     assert len({p.x_um for p in places}) == 1
     with pytest.raises(MacrosDoNotFit, match="columns of macros are .* lower the utilisation"):
         place((0.0, 0.0, 130.0, 200.0), [part("a", (95.0, 140.0), 2)], 20.0)
-    with pytest.raises(MacrosDoNotFit, match="macro a is 140 um high, the core 100.0 um"):
+    with pytest.raises(MacrosDoNotFit, match="macro a is 140 um high, the core has room for 100.0 um"):
         place((0.0, 0.0, 130.0, 100.0), [part("a", (95.0, 140.0), 2)], 20.0)

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from golden.config import ConfigError
@@ -27,9 +27,9 @@ def replaced_file(path: Path) -> Iterator[Path]:
     What is there and is no regular file (a device, a folder) is refused and stays as it is.
     """
     path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file():
-        raise WriteError(f"cannot write {path}: it is no regular file")
     try:
+        if path.exists() and not path.is_file():
+            raise WriteError(f"cannot write {path}: it is no regular file")
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
     except OSError as e:
@@ -46,17 +46,27 @@ def replaced_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def check_writable(path: Path) -> None:
+    """Raise WriteError where ``replaced_file`` would: before a long run whose results go there."""
+
+    class Found(Exception):
+        pass
+
+    with suppress(Found), replaced_file(path):
+        raise Found  # the block does not end well: what is there stays
+
+
 @contextmanager
 def replaced_folder(folder: Path, ours: Callable[[Path], bool]) -> Iterator[Path]:
     """A temporary folder that takes the place of ``folder`` when the block ends well.
 
     A folder that holds a file for which ``ours`` is false is refused and stays as it is.
     """
-    if folder.exists():
-        foreign = [p.name for p in folder.iterdir() if not ours(p)] if folder.is_dir() else [folder.name]
-        if foreign:
-            raise WriteError(f"{folder} holds {foreign[0]}: give a new or empty folder")
     try:
+        if folder.exists():
+            foreign = [p.name for p in folder.iterdir() if not ours(p)] if folder.is_dir() else [folder.name]
+            if foreign:
+                raise WriteError(f"{folder} holds {foreign[0]}: give a new or empty folder")
         folder.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as e:

@@ -136,7 +136,10 @@ def rooflines(p: Params, t: Timing, position: Position) -> list[Roof]:
     write; per cached value and head one in each pass (the shared key in the first only).
     """
     total = position.end
-    array, kda, mla = (position.units[unit].split.compute for unit in ("array", "kda", "mla"))
+    kda, mla = (position.units[unit].split.compute for unit in ("kda", "mla"))
+    array = sum(
+        s.split.compute for s in position.slices if s.unit == "array" and s.step.command["func"].name != "EMBED"
+    )
     word_macs, word_bytes = p.array_rows * BLOCK, p.weight_width / 8
     words_at_once = t.array.word_blocks * t.array.word_groups
     rows = HEAD * p.model.kda_num_heads

@@ -137,6 +137,7 @@ class ArrayUnit:
         self.t, self.streamed = t, streamed
         self.logits_at_once = p.array_rows * t.array.word_groups
         self.dependency = self.memory = 0  # cycles that the command at work has waited
+        self.next_word = 0  # first cycle in which the weight memory has another word
         self.written = -1  # cycle at whose end the latest group's result is written
         self.ended: deque[tuple[int, str]] = deque(maxlen=4)  # last words of the latest groups: cycle, function
         self.head_free = 0  # first cycle in which a streamed group of logits may begin
@@ -159,8 +160,9 @@ class ArrayUnit:
     def run(self, w: ArrayWork, shown: int, valid: int) -> Times:
         """Times of a command."""
         rate = self.t.array.word
-        self.dependency, self.memory = 0, w.fetch + (w.groups * w.words - 1) * (rate - 1)
-        ready = valid + w.fetch + (w.words - 1) * rate  # of a group's last word
+        first = max(valid + w.fetch, self.next_word)
+        self.dependency, self.memory = 0, first - valid + (w.groups * w.words - 1) * (rate - 1)
+        ready = first + (w.words - 1) * rate  # of a group's last word
         if w.func == "HEAD" and self.streamed is not None:
             last = self._stream(w, ready)
         elif w.alone:  # after the first one, no group can meet another
@@ -171,6 +173,7 @@ class ArrayUnit:
             for _ in range(w.groups):
                 last = self._last_word(w, ready)
                 ready = last + w.words * rate
+        self.next_word = last + rate
         self.written = last + w.latency
         if w.func == "HEAD":
             self.complete = max(self.head_free, self.written + self.t.loop.head)
@@ -268,15 +271,17 @@ class KdaEngine:
     """The KDA engine (hw/units/kda.py)."""
 
     @staticmethod
-    def work(p: Params, t: Timing, command: Mapping[str, Any]) -> tuple[int, int]:
-        """Prepare a command: (cycles, those of them at its peak)."""
-        return kda_cycles(command["op"], t.kda), t.kda.read if command["op"].name == "READ" else t.kda.steps
+    def work(p: Params, t: Timing, command: Mapping[str, Any]) -> tuple[int, int, int]:
+        """Prepare a command: (cycles, those of them at its peak, those in which its last row is still added)."""
+        op = command["op"]
+        compute = t.kda.read if op.name == "READ" else t.kda.steps
+        return kda_cycles(op, t.kda), compute, t.kda.drain if op.name == "SCAN" else 0
 
-    def run(self, w: tuple[int, int], shown: int, valid: int) -> Times:
+    def run(self, w: tuple[int, int, int], shown: int, valid: int) -> Times:
         """Times of a command."""
-        cycles, compute = w
+        cycles, compute, drain = w
         end = valid + cycles - 1
-        return end, end, compute, 0, cycles - compute
+        return end, end, compute, drain, cycles - compute - drain
 
 
 class MlaEngine:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from golden.config import ConfigError
-from hw.params import Params
+from hw.params import HEAD, Params
 from hw.program import Program, compile_program
 from hw.timing import Timing, timing
 from sim.timing import Timer
@@ -24,7 +24,7 @@ MODEL = "model."
 MOST = 4096  # of any time
 MAY_BE_NONE = (  # times of what could be left out altogether
     "array.fetch", "vector.constant", "kda.drain", "mla.pipeline", "mla.unread", "router.biases", "loop.start",
-    "loop.count", "loop.head", "loop.token",
+    "loop.count", "loop.head", "loop.token", "model.first_k_dense_replace",
 )  # fmt: skip
 OTHERS = {
     "array.rows": "matmul rows: a multiple of 8",
@@ -95,7 +95,8 @@ def apply(p: Params, knobs: Mapping[str, int]) -> Chip:
     shapes = {name.removeprefix(MODEL): value for name, value in knobs.items() if name.startswith(MODEL)}
     if shapes:
         for name, value in shapes.items():
-            _check(MODEL + name, value >= 1, "at least 1")
+            least = 0 if MODEL + name in MAY_BE_NONE else 1
+            _check(MODEL + name, value >= least, f"at least {least}")
         model = dataclasses.replace(p.model, **shapes)  # type: ignore[arg-type]
         p = dataclasses.replace(p, model=model)  # refused when no chip can be made: there is no program to time
     factors: dict[str, int] = {}
@@ -114,13 +115,22 @@ def apply(p: Params, knobs: Mapping[str, int]) -> Chip:
     if "mla.positions" in factors:
         t = replaced(t, "mla.positions", knobs["mla.positions"])
     overlap = True
+    program = compile_program(p)
+    turned = {"array.word_groups": "array.rows"} if "array.rows" in factors else {}  # what each number was set by
     for name, value in knobs.items():
         if name in BUILT or name.startswith(MODEL):
             continue
-        t, overlap, changed = _project(p, t, overlap, name, value)
+        if name == "overlap":
+            _check(name, value in (0, 1), "0 or 1")
+            overlap, changed = bool(value), value == 0
+        else:
+            path, new = _projected(p, program, t, name, value)
+            other = turned.setdefault(path, name)
+            _check(name, other == name, f"left out beside {other}: both set {path}")
+            t, changed = replaced(t, path, new), paths(t)[path] != new
         if changed:
             projection.append(f"{name}={value}")
-    return Chip(p, compile_program(p), t, overlap, tuple(projection))
+    return Chip(p, program, t, overlap, tuple(projection))
 
 
 def _check(name: str, ok: bool, allowed: str) -> None:
@@ -143,25 +153,22 @@ def _nearest(p: Params, name: str, value: int) -> tuple[Params, int]:
     raise ConfigError(f"{name} must be a multiple of 8 up to {p.model.vocab_size}, not {value}")
 
 
-def _project(p: Params, t: Timing, overlap: bool, name: str, value: int) -> tuple[Timing, bool, bool]:
-    """Timing and overlap with one more knob turned, and whether that is another chip than before."""
-    if name == "overlap":
-        _check(name, value in (0, 1), "0 or 1")
-        return t, bool(value), value == 0
+def _projected(p: Params, program: Program, t: Timing, name: str, value: int) -> tuple[str, int]:
+    """The number of a timing that a knob sets, and what to."""
     if name == "array.columns":
-        _check(name, value >= 32 and value % 32 == 0, "a multiple of 32")
-        path, new = "array.word_blocks", value // 32
-    elif name == "vector.lanes":
+        most = 32 * max(step.command["blocks"] for step in program.units["array"])
+        _check(name, 32 <= value <= most and value % 32 == 0, f"a multiple of 32 up to {most}, the longest row")
+        return "array.word_blocks", value // 32
+    if name == "vector.lanes":
         _check(name, 1 <= value <= p.lanes, f"1 to {p.lanes}, the elements of a vector register")
-        path, new = "vector.passes", -(-p.lanes // value)
-    elif name == "kda.rows":
+        return "vector.passes", -(-p.lanes // value)
+    if name == "kda.rows":
         _check(name, 1 <= value <= t.kda.keys, f"1 to {t.kda.keys}")
-        path, new = "kda.width", value
-    elif name == "kda.ports":
+        return "kda.width", value
+    if name == "kda.ports":
         _check(name, value in (1, 2), "1 or 2")
-        path, new = "kda.write", 3 - value
-    else:
-        least = 0 if name in MAY_BE_NONE else 1
-        _check(name, least <= value <= MOST, f"{least} to {MOST:,}")
-        path, new = name, value
-    return replaced(t, path, new), overlap, paths(t)[path] != new
+        return "kda.write", 3 - value
+    least = 0 if name in MAY_BE_NONE else 1
+    most = {"kda.keys": HEAD, "kda.width": t.kda.keys, "vector.score_take": t.vector.score}.get(name, MOST)
+    _check(name, least <= value <= most, f"{least} to {most:,}")
+    return name, value

@@ -83,8 +83,8 @@ def table(p: Params) -> str:
         "Cycles per token, free-running, by context (the positions that the token's position attends to). Written by "
         f"`nanok3 sim --what-if docs/what-if.md --config {p.model.name}`.",
         "*RTL*: such a chip can be generated; `make crosscheck` holds the simulator to the cycle on such chips.",
-        "*Projection*: today's program with other times, so what the change could buy, not a design. One line of the "
-        "table: `nanok3 sim \"The \" --tokens 8 --set KNOB=VALUE`.",
+        "*Projection*: today's program with other times, so what the change could buy, not a design. A line's "
+        f"column {stated}: `nanok3 sim \"The \" --tokens 254 --timing-only --set KNOB=VALUE`.",
         "",
         "| change | knobs | chip | " + " | ".join(map(str, contexts)) + f" | saved at {stated} |",
         "|---|---|---|" + "---:|" * (len(contexts) + 1),

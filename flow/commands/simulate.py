@@ -16,6 +16,7 @@ from rich.table import Table
 
 from flow.commands import common
 from flow.commands.common import CommandError, console
+from golden.files import check_writable, replaced_file
 
 if TYPE_CHECKING:
     from golden.checkpoint import LoadedModel
@@ -97,6 +98,8 @@ def run(options: Options) -> None:
     if options.bench:
         _bench(options, loaded, chip, request)
         return
+    if options.html is not None:
+        check_writable(options.html)  # before a long run
     result = _simulate(options, loaded, chip, request)
     _report(options, loaded, chip, result)
 
@@ -209,12 +212,12 @@ def _report(options: Options, loaded: LoadedModel, chip: Chip, result: Result) -
 
 
 def _page(file: Path, chip: Chip, result: Result, run: Any, text: str | None) -> None:
-    from golden.files import replaced_file
     from sim.page import render
 
     p = chip.p
     facts: dict[str, Any] = {
-        "array": f"{p.array_rows} rows", "vector lanes": p.lanes, "MLA positions per cycle": chip.t.mla.positions,
+        "array": f"{p.array_rows * chip.t.array.word_groups} rows", "vector lanes": p.lanes,
+        "MLA positions per cycle": chip.t.mla.positions,
         "prompt tokens": len(result.request.prompt), "tokens made": len(result.edges),
     }  # fmt: skip
     per_token = run.cycles_per_token()
@@ -261,7 +264,6 @@ def _tables(chip: Chip, result: Result, run: Any) -> None:
 
 def _what_if(p: Params, options: Options) -> None:
     """Write the table of what-ifs."""
-    from golden.files import replaced_file
     from sim.whatif_table import table
 
     assert options.what_if is not None

@@ -211,6 +211,9 @@ def test_settings_without_rtl_are_projections(setting):
         ("loop.count=-1", "0 to 4,096"),
         ("kda.write=0", "1 to 4,096"),
         ("array.latency.conv=10000000", "1 to 4,096"),
+        ("array.columns=16384", "a multiple of 32 up to 128, the longest row"),
+        ("kda.keys=33", "1 to 32"),
+        ("vector.score_take=4", "1 to 3"),
         ("array.rows=--5", "takes knob=number"),
         ("array.rows=9999999999", "takes knob=number"),
         ("model.attn_res_block_size=0", "at least 1"),
@@ -223,6 +226,41 @@ def test_impossible_settings_are_one_line(setting, message):
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         whatif.apply(p, whatif.parse([setting], p))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("first,second", [
+    ("vector.lanes=8", "vector.passes=1"), ("kda.rows=2", "kda.width=4"), ("kda.ports=2", "kda.write=2"),
+    ("array.columns=64", "array.word_blocks=1"), ("array.rows=64", "array.word_groups=1"),
+])  # fmt: skip
+def test_two_knobs_of_one_number_are_refused(first, second):
+    """Neither may be lost without a word, in whichever order they come."""
+    p, _ = made("nano-k3")
+    for settings in ([first, second], [second, first]):
+        with pytest.raises(ConfigError, match="must be left out beside"):
+            whatif.apply(p, whatif.parse(settings, p))
+
+
+@pytest.mark.parametrize("rate", [2, 8])
+def test_no_word_comes_sooner_than_the_weight_memory_gives_it(rate):
+    """Within a command and from one to the next: a position takes at least its words times the cycles of one."""
+    p, timer = made("nano-k3")
+    chip = whatif.apply(p, {"array.word": rate})
+    words = timer.position(127).units["array"].split.compute
+    slow = chip.timer().position(127)
+    assert slow.end >= words * rate
+    split = slow.units["array"].split
+    assert slow.units["array"].busy == split.compute + split.dependency + split.memory
+    roof = metrics.rooflines(chip.p, chip.t, slow)[0]
+    assert roof.macs / roof.cycles <= roof.roof
+
+
+def test_the_page_says_the_rows_of_the_projection(tmp_path, capsys):
+    page = tmp_path / "p.html"
+    assert (
+        nanok3("a", "--config", "micro-k3", "--tokens", 1, "--timing-only", "--set", "array.rows=64", "--html", page)
+        == 0
+    )
+    assert "64 rows" in page.read_text()
 
 
 def test_the_table_has_every_context_and_the_best_three():
@@ -285,10 +323,16 @@ def test_the_command_gives_the_generators_tokens_and_its_own_cycles(capsys, tmp_
         (["a", "--config", "nano-kpu", "--timing-only"], "no chip can be generated"),
         (["a", "--config", "micro-k3", "--tokens", 99], "do not fit the context of 64"),
         (["a", "--config", "micro-k3", "--trace", "/proc/none/x"], "cannot write"),
+        (["a", "--config", "micro-k3", "--html", "/proc/none/x"], "cannot write"),
+        (["a", "--config", "micro-k3", "--html", "x" * 300], "cannot write"),
+        (["a", "--config", "micro-k3", "--trace", "x" * 300], "cannot write"),
+        (["--config", "micro-k3", "--what-if", "x" * 300], "cannot write"),
         (["a", "--config", "micro-k3", "--bench", "--set", "overlap=0"], "a projection has none"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, capsys):
     assert nanok3(*arguments) == 2
-    lines_ = capsys.readouterr().err.strip().splitlines()
+    captured = capsys.readouterr()
+    assert not captured.out  # it is found before the run
+    lines_ = captured.err.strip().splitlines()
     assert message in lines_[-1] and lines_[-1].startswith("nanok3: ")

@@ -10,7 +10,6 @@ do from the first token on is the activity that the step ``power`` reads.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,9 +50,9 @@ class NetlistSim(Step):
         records = recorded(job.design)
         decode = json.loads((records / DECODE).read_text())
         start = decode["edges"][0]
+        modules = netlist.read(netlists(job)[0])
         try:
-            own = netlist.read(netlists(job)[0])[job.design.top].text
-            ports = same_ports(recorded_ports(job.design), replay.ports(own))
+            ports = same_ports(recorded_ports(job.design), replay.ports(modules[job.design.top].text))
             found = replay.replay(
                 netlists(job),
                 models(job.design),
@@ -63,18 +62,17 @@ class NetlistSim(Step):
                 work,
                 activity=work / "activity.saif",
                 start=start,
-                apart=tiles(job.design),
             )
         except replay.ReplayFailed as problem:
             raise StepFailed(str(problem)) from None
         (work / LOG).write_text((work / "replay.log").read_text())
         if found.wrong_edges:
             raise StepFailed(f"the netlist differs from the RTL at {found.wrong_edges} edges, first {found.first}")
-        modules = netlist.read(found.netlist)
         nets = activity.read_saif(work / "activity.saif", ("replay", "dut"), start * CLOCK_PS)
         known, pins = activity.write(modules, job.design.top, nets, work / ACTIVITY)
-        (work / "activity.saif").unlink()
-        shutil.rmtree(work / "simulation")
+        for leftover in (work / "activity.saif", *(work / "simulation").iterdir()):
+            leftover.unlink()
+        (work / "simulation").rmdir()
         metrics: Metrics = {
             "netlistsim__activity__pins": pins,
             "netlistsim__activity__pins__known": known,
@@ -101,14 +99,6 @@ def same_ports(recorded: list[replay.Port], found: list[replay.Port]) -> list[re
         differing = sorted(port.name for port in set(recorded) ^ set(found))
         raise replay.ReplayFailed(f"the netlist has other ports than the RTL: {', '.join(differing[:5])}")
     return recorded
-
-
-def tiles(design: Design) -> list[str]:
-    """The tiles below a design, each in many instances."""
-    from flow import rtl
-
-    below = netlist.reachable(netlist.read(design.rtl / rtl.VERILOG), design.top)[1:]
-    return [name for name in hierarchy.TILES if name in below]
 
 
 def netlists(job: Job) -> list[Path]:

@@ -11,22 +11,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from flow.netlist import read
 from sim.verilator import FLAGS, MAKE_VARIABLES, BuildFailed, verilator_root
 
 RECORD = "record.hex"
 BENCH = "replay.v"
 CONFIG = "replay.vlt"
-# Words that a Verilog module may use as names, and the C++ that it becomes may not.
-CPP_WORDS = frozenset(
-    "and_eq auto bool catch char class compl delete double explicit export extern false float friend goto inline int"
-    " long mutable namespace new operator private public register short signed sizeof static struct switch template"
-    " this throw true try typedef typename union unsigned using virtual void volatile while".split()
-)
 DECLARATION = re.compile(r"^\s*(input|output)\s+(?:wire\s+|reg\s+)?(?:\[(\d+):(\d+)\]\s*)?(\\\S+|\w+)\s*;", flags=re.M)
 
 
@@ -45,16 +37,12 @@ class Port:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a replay found. ``first``: number of the first edge with a difference, None without one.
-
-    ``netlist``: the module's, with the names that the activity has.
-    """
+    """What a replay found. ``first``: number of the first edge with a difference, None without one."""
 
     edges: int
     compared_bits: int
     wrong_edges: int
     first: int | None
-    netlist: Path
 
 
 def ports(module: str) -> list[Port]:
@@ -64,25 +52,6 @@ def ports(module: str) -> list[Port]:
         width = int(high) - int(low) + 1 if high else 1
         found.setdefault(name, Port(name, direction == "output", width))
     return list(found.values())
-
-
-def compilable(netlists: list[Path], folder: Path) -> list[Path]:
-    """Copies of netlists in which no port has a name that is a word of SystemVerilog or C++.
-
-    A module that is compiled apart becomes a C++ library, and its ports' names become parameters of functions.
-    """
-    texts = {file: file.read_text() for file in netlists}
-    names = {name for text in texts.values() for _, _, _, name in DECLARATION.findall(text)}
-    words = {name[1:] for name in names if re.fullmatch(r"\\\w+", name)} | (names & CPP_WORDS)
-    if not words:
-        return netlists
-    either = "|".join(sorted(words))
-    word = re.compile(rf"(?<![\w$'])(?:\\({either}) |(\\?)({either})(?![\w$]))")
-    made = []
-    for number, (file, text) in enumerate(texts.items()):
-        made.append(folder / f"{number}_{file.name}")
-        made[-1].write_text(word.sub(lambda m: f"{m[1]}_named " if m[1] else f"{m[2]}{m[3]}_named", text))
-    return made
 
 
 def _named(name: str) -> str:
@@ -184,7 +153,6 @@ def replay(
     *,
     activity: Path | None = None,
     start: int = 0,
-    apart: Collection[str] = (),
     clock: str = "clk",
     optimise: str = "-O1",
     timeout: float = 7200.0,
@@ -192,17 +160,11 @@ def replay(
     """Compile a netlist with Verilator and drive it with a record; raises ReplayFailed when it cannot be run.
 
     ``models``: Verilog of the library's cells and of the SRAMs. Whether the netlist agrees is in the outcome.
-    ``apart``: modules compiled once for all their instances, which a large netlist needs to fit in memory.
     ``optimise``: the C++ compiler's level; -O0 for short records.
     """
+    (work / BENCH).write_text(bench(module, all_ports, record.resolve(), activity, start, clock))
     folder = work / "simulation"
     folder.mkdir(exist_ok=True)
-    if apart:
-        before = ports(read(netlists[0])[module].text)
-        netlists = compilable(netlists, folder)
-        names = {old.name: new.name for old, new in zip(before, ports(read(netlists[0])[module].text), strict=True)}
-        all_ports = [replace(port, name=names[port.name]) for port in all_ports]
-    (work / BENCH).write_text(bench(module, all_ports, record.resolve(), activity, start, clock))
     root = verilator_root()
     flags = [flag for flag in FLAGS if flag not in ("--x-initial", "--x-assign", "unique")]
     verilate = [str(root / "bin" / "verilator_bin"), "--cc", "--main", "--exe", "--timing", "--top-module", "replay"]
@@ -210,10 +172,8 @@ def replay(
     verilate += ["-Wno-lint", "-Wno-style", "-Wno-SPECIFYIGN"]
     verilate += ["--trace-saif", "--trace-underscore"] if activity else []
     verilate += ["-CFLAGS", "--std=c++20 -fcoroutines"]
-    verilate += ["--hierarchical"] if apart else []
     # Nets outside cells and macros have it all: what is in these is left out.
-    settings = [f'tracing_off -file "{file}"' for file in models] + [f'hier_block -module "{name}"' for name in apart]
-    (work / CONFIG).write_text("\n".join(["`verilator_config", *settings, ""]))
+    (work / CONFIG).write_text("`verilator_config\n" + "".join(f'tracing_off -file "{file}"\n' for file in models))
     verilate += [str(work / CONFIG), str(work / BENCH), *map(str, [*netlists, *models])]
     make = [
         "make",
@@ -242,7 +202,7 @@ def replay(
         raise ReplayFailed(f"the replay of {module} ended early, see {log.name}")
     edges, wrong, first = (int(value) for value in found.groups())
     _, _, _, out_bits = _sides(all_ports, clock)
-    return Outcome(edges, edges * out_bits, wrong, None if first < 0 else first, netlists[0])
+    return Outcome(edges, edges * out_bits, wrong, None if first < 0 else first)
 
 
-__all__ = ["BuildFailed", "Outcome", "Port", "ReplayFailed", "bench", "compilable", "ports", "recorder", "replay"]
+__all__ = ["BuildFailed", "Outcome", "Port", "ReplayFailed", "bench", "ports", "recorder", "replay"]

@@ -1,6 +1,5 @@
 """A recorded simulation of RTL is replayed on the synthesised netlist; a wrong netlist is found; pins get activity."""
 
-import re
 import shutil
 from collections import Counter
 
@@ -57,42 +56,6 @@ def test_the_netlist_does_what_was_recorded(recorded, tmp_path):
     assert "store.bank_0/addr[5]" in lines and "store.bank_0/rdata[31]" in lines
     pairs = {name.split("/")[0] for name in lines if name.count("/") == 2}
     assert "pair" in modules and len(pairs) == modules["unit"].instances["pair"] > 1, "cells of modules below"
-
-
-def test_modules_compiled_apart_do_and_show_the_same(recorded, tmp_path):
-    """As in one piece: the edges, every pin's activity. Ports may have names that are words of Verilog or C++."""
-    record, ports, file, models, text = recorded
-    of_pair = replay.ports(netlist.read(_written(file, text))["pair"].text)
-    first, second = [port.name for port in of_pair if port.name != "clk"][:2]
-    head, begin, pair = text.partition("module pair(")
-    inside, end, tail = pair.partition("endmodule")
-    words = {first: "\\context ", second: "double"}
-    for name, word in words.items():
-        inside = re.sub(rf"(?<![\w.\\]){name}\b", lambda m, w=word: w, inside)
-    both = head + begin + inside + end + tail
-    calls = re.compile(r"  pair \S+ \(.*?\);", flags=re.S)
-    for name, word in words.items():
-        both = calls.sub(lambda m, n=name, w=word: m[0].replace(f".{n}(", f".{w}("), both)
-    found, activities = [], []
-    for folder, netlist_text, apart in ((tmp_path / "one", text, ()), (tmp_path / "apart", both, ("pair",))):
-        folder.mkdir()
-        saif = folder / "a.saif"
-        given = {"activity": saif, "start": 100, "apart": apart, "optimise": "-O0"}
-        found.append(replay.replay([_written(file, netlist_text)], models, "unit", ports, record, folder, **given))
-        nets = activity.read_saif(saif, ("replay", "dut"), 100 * PERIOD_PS)
-        known, pins = activity.write(netlist.read(found[-1].netlist), "unit", nets, folder / "activity.csv")
-        assert known == pins > 500
-        activities.append((folder / "activity.csv").read_text())
-    assert found[0].wrong_edges == found[1].wrong_edges == 0 and found[0].edges == found[1].edges
-    renamed = activities[0]
-    for name, word in words.items():
-        renamed = renamed.replace(f"/{name}", f"/{word}")
-    assert sorted(renamed.splitlines()) == sorted(activities[1].splitlines())
-
-
-def _written(file, text):
-    file.write_text(text)
-    return file
 
 
 def test_a_wrong_netlist_is_found(recorded, tmp_path):

@@ -105,9 +105,7 @@ def _middle(core: tuple[float, float, float, float], parts: list[Part], channel_
             y = _snapped(bottom, part.grid_um[1], up=True)
             columns.append([])
         if y + part.box[1] > top + TINY:
-            raise MacrosDoNotFit(
-                f"macro {part.kind} is {part.box[1]:g} um high, the core has room for {max(0.0, top - bottom):.1f} um"
-            )
+            raise _too_high(part, core)
         columns[-1].append((part, y))
     widths = [max(part.box[0] for part, _ in column) for column in columns]
     taken = sum(width + channel_um for width in widths) + channel_um if columns else 0.0
@@ -141,6 +139,11 @@ def _dealt(ordered: list[Part]) -> tuple[list[Part], list[Part]]:
             if part.corner is None:
                 area[left] += _area(part)
     return sides[True], sides[False]
+
+
+def _too_high(part: Part, core: tuple[float, float, float, float]) -> MacrosDoNotFit:
+    room = max(0.0, core[3] - core[1])
+    return MacrosDoNotFit(f"macro {part.kind} is {part.box[1]:g} um high, the core has room for {room:.1f} um")
 
 
 def _area(part: Part) -> float:
@@ -189,12 +192,10 @@ class _Wall:
             taken = _Taken(y, y + height, part.gap_um, depth, pins + part.pins / height)
             found.append((pins > PINS_PER_UM, round(cost, 3), away, x, y, taken))
         if not found:
-            raise MacrosDoNotFit(
-                f"macro {part.kind} is {height:g} um high, the core has room for {max(0.0, top - bottom):.1f} um"
-            )
+            raise _too_high(part, self.core)
         *_, x, y, taken = min(found, key=lambda one: one[:4])
         self.taken.append(taken)
-        self.places.append(Place(part.kind, x, y, part.faces and self.left))
+        self.places.append(Place(part.kind, x, y, self.left))
 
     def _levels(self, part: Part) -> Iterator[float]:
         """Lower edges to try: at the ends of the core, above and below each macro that is there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,21 @@ def reachable(modules: Mapping[str, NetlistModule], top: str, without: Collectio
 
     visit(top)
     return list(found)
+
+
+def instances(modules: Mapping[str, NetlistModule], top: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """(instances down to it, module) of every instance of a module below ``top``, which comes first as ((), top)."""
+    inner: dict[str, list[tuple[str, str]]] = {}
+
+    def visit(name: str, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+        if name not in inner:
+            found = INSTANCE.findall(modules[name].text)
+            inner[name] = [(kind, instance.strip().lstrip("\\")) for kind, instance in found if kind in modules]
+        yield above, name
+        for kind, instance in inner[name]:
+            yield from visit(kind, (*above, instance))
+
+    return visit(top, ())
 
 
 def cells(modules: Mapping[str, NetlistModule], top: str, without: Collection[str] = ()) -> Counter[str]:

@@ -34,6 +34,7 @@ STEPS: tuple[Step, ...] = (
     layout.SignOff(),
     layout.Corners(),
     layout.Abstract(),
+    layout.Netlist(),
     NetlistSim(),
     layout.Power(),
     Layout(),
@@ -118,7 +119,7 @@ def write_report(job: Job, results: Sequence[Result]) -> None:
         ],
         "versions": versions,
         "settings": job.settings.plain(),
-        "netlist_sha256": metrics.get("finish__netlist__sha256"),
+        "netlist_sha256": metrics.get("finish__netlist__sha256", metrics.get("netlist__netlist__sha256")),
     }
     with replaced_file(job.folder / REPORT) as temporary:
         temporary.write_text(json.dumps(merged, indent=1, default=str) + "\n")

@@ -15,6 +15,7 @@ CELL = re.compile(r"^\s*(\w+)\s+(\\\S+\s|\w+)\s*\(\s*(\..*?)\)\s*;", flags=re.M 
 CONNECTION = re.compile(r"\.(\\\S+\s|\w+)\s*\(([^()]*)\)")
 WIDE = re.compile(r"^\s*(?:input|output|wire)\s+\[(\d+):(\d+)\]\s*(\\\S+|\w+)\s*;", flags=re.M)
 CONSTANT = re.compile(r"\d+'[bh]")
+ASSIGNMENT = re.compile(r"^\s*assign\s+(.*?)\s*=\s*(.*?)\s*;", flags=re.M)
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,21 @@ class Cell:
     pins: tuple[tuple[str, str], ...]
 
 
-def cells(module: str) -> Iterator[Cell]:
-    """Instances in a module's Verilog; constants are left out of their pins."""
-    widths = {plain(name): (int(high), int(low)) for high, low, name in WIDE.findall(module)}
+def widths_of(module: str) -> dict[str, tuple[int, int]]:
+    """(highest bit, lowest bit) of a module's buses."""
+    return {plain(name): (int(high), int(low)) for high, low, name in WIDE.findall(module)}
+
+
+def assignments(module: str) -> Iterator[tuple[str, str]]:
+    """(net, net that it is) of every bit of a module's assignments."""
+    widths = widths_of(module)
+    for target, value in ASSIGNMENT.findall(module):
+        yield from zip(bits(target, widths), bits(value, widths), strict=True)
+
+
+def cells(module: str, *, constants: bool = False) -> Iterator[Cell]:
+    """Instances in a module's Verilog; pins at a constant are left out if not asked for."""
+    widths = widths_of(module)
     body = module.split(");", 1)[1]
     for found in CELL.finditer(body):
         connected: list[tuple[str, str]] = []
@@ -89,7 +102,7 @@ def cells(module: str) -> Iterator[Cell]:
             one = len(nets) == 1 and not expression.strip().startswith("{")
             names = [plain(pin)] if one else [f"{plain(pin)}[{bit}]" for bit in range(len(nets) - 1, -1, -1)]
             pairs = zip(names, nets, strict=True)
-            connected += [(name, net) for name, net in pairs if not CONSTANT.match(net)]
+            connected += [(name, net) for name, net in pairs if constants or not CONSTANT.match(net)]
         yield Cell(plain(found.group(2)), found.group(1), tuple(connected))
 
 

@@ -479,6 +479,20 @@ def read_paths(file: Path) -> list[dict[str, Any]]:
     return found
 
 
+class Netlist(OpenRoadStep):
+    """The netlist as it was last laid out, of a design that ends with its global route."""
+
+    name, stage, database_of = "netlist", "netlist", "global_route"
+    after = ("global_route",)
+
+    def wanted(self, job: Job) -> bool:
+        return not detailed(job)
+
+    def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
+        outcome.metrics["netlist__netlist__sha256"] = sha256(work / NETLIST)
+        return outcome
+
+
 class Power(OpenRoadStep):
     """Power at the typical corner, from what the netlist's nets did in a simulated decode.
 
@@ -497,7 +511,7 @@ class Power(OpenRoadStep):
     def finish(self, job: Job, work: Path, outcome: Outcome) -> Outcome:
         pins, known = (outcome.metrics.pop(f"finish__power__activity__{kind}") for kind in ("pins", "known"))
         outcome.metrics["finish__power__activity__annotated__share"] = round(float(known) / float(pins), 4)
-        kind = "signed-off netlist" if detailed(job) else "netlist of synthesis"
+        kind = "signed-off netlist" if detailed(job) else "netlist that is laid out, but for buffers"
         outcome.metrics["finish__power__activity__source"] = f"simulated decode, {kind}"
         return outcome
 

@@ -1,23 +1,31 @@
 """Step ``netlist_sim``: the netlist does, edge by edge, what the chip's RTL does in a real decode.
 
-It is the netlist that was signed off; that of synthesis where the design is too large to be routed in detail.
+It is the netlist that was signed off. A design that is too large to be routed in detail is simulated as synthesised;
+its netlist after the global route, which has lost its hierarchy, must be the same in all but what layout may do
+(flow.steps.equivalence).
 
 The chip's RTL is loaded and decodes a few tokens once per preset, with the ports of the chip and of every unit and tile
-recorded; the tokens are compared with the twin's. Each netlist is then driven with its module's record. What the nets
-do from the first token on is the activity that the step ``power`` reads.
+recorded; the tokens are compared with the twin's. The netlist is driven with the records part by part: each unit and
+tile alone, and what is around them (flow.steps.replay says why that is as good as the whole). What the nets do from
+the first token on is the activity that the step ``power`` reads.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flow import netlist
 from flow.design import Design
 from flow.nangate45 import library as nangate45
-from flow.steps import activity, replay
+from flow.steps import activity, equivalence, replay
 from flow.steps.layout import detailed
 from flow.steps.step import LOG, Job, Metrics, Outcome, Step, StepFailed, console, sha256
 from golden.files import replaced_folder
@@ -27,14 +35,16 @@ from hw.emit import MODELS
 TOKENS, PROMPT = 4, (5,)
 RECORDS = Path("build/flow/records")
 ACTIVITY, DECODE = "activity.csv", "decode.json"
-CLOCK_PS = 10_000  # of the replay
+APART = (*hierarchy.UNITS, *hierarchy.TILES)  # modules with records of their own
+
+Modules = Mapping[str, netlist.NetlistModule]
 
 
 class NetlistSim(Step):
-    """Replays the record on the netlist; any difference fails the step."""
+    """Replays the records on the netlist; any difference fails the step."""
 
     name = "netlist_sim"
-    after = ("synth", "signoff")
+    after = ("synth", "signoff", "netlist")
     needs_openroad = False
 
     def wanted(self, job: Job) -> bool:
@@ -44,65 +54,120 @@ class NetlistSim(Step):
         return {"tokens": TOKENS, "prompt": PROMPT}
 
     def files(self, job: Job) -> Sequence[Path]:
-        return [*netlists(job)[1:], *models(job.design), Path(replay.__file__), Path(activity.__file__)]
+        sources = [Path(str(each.__file__)) for each in (replay, activity, equivalence)]
+        return [*netlists(job)[1:], *models(job.design), *sources]
 
     def run(self, job: Job, work: Path) -> Outcome:
         records = recorded(job.design)
         decode = json.loads((records / DECODE).read_text())
-        start = decode["edges"][0]
-        modules = netlist.read(netlists(job)[0])
+        modules: Modules = {name: module for file in netlists(job) for name, module in netlist.read(file).items()}
         try:
-            ports = same_ports(recorded_ports(job.design), replay.ports(modules[job.design.top].text))
-            found = replay.replay(
-                netlists(job),
-                models(job.design),
-                job.design.top,
-                ports,
-                records / f"{job.design.top}.hex",
-                work,
-                activity=work / "activity.saif",
-                start=start,
-            )
+            replays = list(replayed(job.design, modules, records, decode["edges"][0], work))
         except replay.ReplayFailed as problem:
             raise StepFailed(str(problem)) from None
-        (work / LOG).write_text((work / "replay.log").read_text())
-        if found.wrong_edges:
-            raise StepFailed(f"the netlist differs from the RTL at {found.wrong_edges} edges, first {found.first}")
-        nets = activity.read_saif(work / "activity.saif", ("replay", "dut"), start * CLOCK_PS)
+        refuse_wrong(job.design.top, replays)
+        nets = {net: toggles for each in replays for net, toggles in each.nets.items()}
+        laid_out = netlists(job)[0]
+        if not detailed(job):
+            laid_out = job.of("netlist") / "netlist.v"
+            modules, nets = same_as(modules, netlist.read(laid_out), job.design, nets)
         known, pins = activity.write(modules, job.design.top, nets, work / ACTIVITY)
-        for leftover in (work / "activity.saif", *(work / "simulation").iterdir()):
-            leftover.unlink()
-        (work / "simulation").rmdir()
         metrics: Metrics = {
             "netlistsim__activity__pins": pins,
             "netlistsim__activity__pins__known": known,
-            "netlistsim__netlist": "signed off" if detailed(job) else "synthesis",
-            "netlistsim__netlist__sha256": sha256(netlists(job)[0]),
-            "netlistsim__edges": found.edges,
-            "netlistsim__edges__wrong": found.wrong_edges,
-            "netlistsim__bits__compared": found.compared_bits,
+            "netlistsim__netlist": "signed off" if detailed(job) else "globally routed",
+            "netlistsim__netlist__sha256": sha256(laid_out),
+            "netlistsim__parts": len(replays),
+            "netlistsim__edges": max(each.outcome.edges for each in replays),
+            "netlistsim__edges__wrong": 0,
+            "netlistsim__bits__compared": sum(each.outcome.compared_bits for each in replays),
             "netlistsim__tokens": len(decode["tokens"]),
         }
         return Outcome(metrics)
 
 
-def recorded_ports(design: Design) -> list[replay.Port]:
-    """Ports of the design in its RTL, in the order in which the record has them; tools reorder a netlist's."""
+@dataclass(frozen=True)
+class Replay:
+    """One part of a design: names of the instances down to it, what its replay found, activity by net of the design."""
+
+    path: tuple[str, ...]
+    outcome: replay.Outcome
+    nets: Mapping[str, activity.Toggles]
+
+
+def replayed(design: Design, modules: Modules, records: Path, start: int, work: Path) -> Iterator[Replay]:
+    """Replay the design's parts: the instances of units and tiles that are modules of its netlist, and the rest of it.
+
+    A kind of part is compiled once; its instances are replayed side by side, each with its own record. What they print
+    is in ``work``/log. Raises ReplayFailed.
+    """
     from flow import rtl
 
-    return replay.ports(netlist.read(design.rtl / rtl.VERILOG)[design.top].text)
+    in_rtl = netlist.read(design.rtl / rtl.VERILOG)
+    place = next(path for path, kind in netlist.instances(in_rtl, rtl.TOP) if kind == design.top)
+    parts: dict[str, list[tuple[str, ...]]] = {}
+    for path, kind in netlist.instances(modules, design.top):
+        if not path or kind in APART:
+            parts.setdefault(kind, []).append(path)
+    ports = {
+        kind: replay.same_ports(replay.ports(in_rtl[kind].text), replay.ports(modules[kind].text)) for kind in parts
+    }
+    for kind, paths in parts.items():
+        folder = work / kind
+        folder.mkdir()
+        inside = netlist.reachable(modules, kind, ports.keys() - {kind})
+        netlist.write(modules, inside, folder / "netlist.v")
+        played = {other: ports[other] for name in inside for other in modules[name].instances if other in ports}
+        part = replay.Part(kind, ports[kind], [folder / "netlist.v"], models(design), played)
+        with console.status(f"{design.name}: netlist of {kind}, compiled once and replayed {len(paths)} times"):
+            program = replay.compiled(part, folder, start=start)
+            named = [records / ".".join((rtl.TOP, *place, *path)) for path in paths]
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                yield from pool.map(partial(_one, part, program, start, work), paths, named)
+        shutil.rmtree(folder)
 
 
-def same_ports(recorded: list[replay.Port], found: list[replay.Port]) -> list[replay.Port]:
-    """The recorded ports, if the netlist has just these; raises ReplayFailed."""
-    if set(recorded) != set(found):
-        differing = sorted(port.name for port in set(recorded) ^ set(found))
-        raise replay.ReplayFailed(f"the netlist has other ports than the RTL: {', '.join(differing[:5])}")
-    return recorded
+def _one(part: replay.Part, program: Path, start: int, work: Path, path: tuple[str, ...], record: Path) -> Replay:
+    """Replay one instance of a part."""
+    folder = work / part.top / ".".join(("instance", *path))
+    folder.mkdir()
+    outcome = replay.run(part, program, record, folder)
+    nets = activity.read_saif(folder / replay.ACTIVITY, replay.DUT, start * replay.CLOCK_PS)
+    above = "".join(f"{name}/" for name in path)
+    with (work / LOG).open("a") as log:
+        log.write(f"{record.name} of {part.top}\n{(folder / replay.LOG).read_text()}\n")
+    shutil.rmtree(folder)
+    return Replay(path, outcome, {f"{above}{net}": toggles for net, toggles in nets.items()})
+
+
+def refuse_wrong(top: str, replays: Sequence[Replay]) -> None:
+    """Raise StepFailed that names the part that differs first, if one does."""
+    wrong = [(each.outcome.first, each.path) for each in replays if each.outcome.first is not None]
+    if wrong:
+        first, path = min(wrong)
+        where = "/".join((top, *path))
+        differing = f"{len(wrong)} of its {len(replays)} parts, first in {where} at edge {first}"
+        raise StepFailed(f"the netlist differs from the RTL in {differing}: see {LOG}")
+
+
+def same_as(
+    simulated: Modules, laid_out: Modules, design: Design, nets: Mapping[str, activity.Toggles]
+) -> tuple[Modules, dict[str, activity.Toggles]]:
+    """The laid-out netlist and its nets' activity, from the simulated one's; raises StepFailed when they differ."""
+    outputs = equivalence.outputs(models(design))
+    before, after = (equivalence.flat(modules, design.top, outputs) for modules in (simulated, laid_out))
+    ports = replay.bits(replay.ports(simulated[design.top].text), output=True)
+    different = list(equivalence.differences(before, after, ports))
+    if different:
+        number = f"{len(different)} places" if len(different) > 1 else "one place"
+        raise StepFailed(
+            f"the netlist after layout differs from the one that was simulated in {number}: {different[0]}"
+        )
+    return laid_out, equivalence.carried_over(before, after, nets)
 
 
 def netlists(job: Job) -> list[Path]:
-    """The design's netlist, then its blocks' as signed off."""
+    """The design's netlist that is simulated, then its blocks' as signed off."""
     own = job.of("signoff" if detailed(job) else "synth") / "netlist.v"
     blocks = [each for each in reversed(job.design.in_order()) if each is not job.design]
     return [own, *(job.folder.parent / block.name / "signoff" / "netlist.v" for block in blocks)]
@@ -115,8 +180,10 @@ def models(design: Design) -> list[Path]:
 
 def recorded(design: Design) -> Path:
     """Folder with the records of every unit and tile of the design's chip, made when there is none."""
+    from flow import rtl
+
     folder = RECORDS.resolve() / design.rtl.name
-    if not (folder / DECODE).is_file():
+    if not (folder / f"{rtl.TOP}.rec").is_file():
         with console.status(f"{design.preset}: the RTL decodes {TOKENS} tokens, units recorded"):
             with replaced_folder(folder, lambda file: True) as work:
                 _record(design, work)
@@ -137,7 +204,7 @@ def _record(design: Design, work: Path) -> None:
     words = rtl.image_words(chip, loaded)
     image.save(work / rtl.IMAGE, words)
     modules = netlist.read(design.rtl / rtl.VERILOG)
-    watched = [name for name in (rtl.TOP, *hierarchy.UNITS, *hierarchy.TILES) if name in modules]
+    watched = [name for name in (rtl.TOP, *APART) if name in modules]
     recorder = work / "recorder.v"
     recorder.write_text("".join(replay.recorder(name, replay.ports(modules[name].text), rtl.TOP) for name in watched))
     given = {
@@ -156,6 +223,6 @@ def _record(design: Design, work: Path) -> None:
     expected = list(greedy(stepper("twin", chip.p.model, loaded.state), list(PROMPT), TOKENS))
     if tokens != expected:
         raise StepFailed(f"the RTL decoded {tokens}, the twin {expected}")
-    for name in watched:
-        (run.log.parent / f"{name}.hex").rename(work / f"{name}.hex")
+    for record in run.log.parent.glob("*.rec"):
+        record.rename(work / record.name)
     (work / DECODE).write_text(json.dumps({"tokens": tokens, "edges": run.reports["edges"]}) + "\n")

@@ -1,76 +1,166 @@
-"""A recorded simulation of RTL is replayed on the synthesised netlist; a wrong netlist is found; pins get activity."""
+"""A recorded simulation of RTL is replayed on the synthesised netlist, whole and part by part; pins get activity.
+
+A wrong netlist is found, and the part of it that is wrong.
+"""
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from flow import netlist
+from flow.design import Design
 from flow.nangate45 import library as nangate45
-from flow.steps import activity, replay, synth
-from flow.steps.netlist_sim import same_ports
+from flow.steps import activity, netlist_sim, replay, synth
+from flow.steps.step import StepFailed
 from hw.emit import MODELS, emit_verilog
 from sim.verilator import build
 from tests.flow.designs import Unit
 
 NO_STA = synth.SynthConfig(keep=("pair",), sta_program="none")
-PERIOD_PS = 10_000
+START = 100
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """(record of the design's ports in a random run, its ports, its netlist's file, models, text of the netlist)."""
+    """(folder with the records of the design and of the pairs in it, the design as a part, text of its netlist)."""
     folder = tmp_path_factory.mktemp("replay")
     verilog = emit_verilog(Unit(), "unit", out_dir=folder / "rtl")
     result = synth.run(folder / "rtl", "unit", folder / "synth", NO_STA)
-    ports = replay.ports(netlist.read(verilog)["unit"].text)
+    ports = {name: replay.ports(netlist.read(verilog)[name].text) for name in ("unit", "pair")}
     recorder = folder / "recorder.v"
-    recorder.write_text(replay.recorder("unit", ports, "unit"))
+    recorder.write_text("".join(replay.recorder(name, ports[name], "unit") for name in ports))
     models = folder / "rtl" / MODELS
     made = build([verilog, models, recorder], "unit", folder=folder / "sim")
     run = made.simulate("tests.flow.bench_random", parameters={"edges": 300}, zeros=True)[0]
-    shutil.copy(run.log.parent / "unit.hex", folder / "unit.hex")
-    mapped = f"{result['directory']}/{synth.NETLIST}"
-    return folder / "unit.hex", ports, folder / "netlist.v", [nangate45.locate().verilog, models], open(mapped).read()
+    for record in run.log.parent.glob("*.rec"):
+        shutil.copy(record, folder / record.name)
+    part = replay.Part("unit", ports["unit"], [folder / "netlist.v"], [nangate45.locate().verilog, models])
+    return folder, part, open(f"{result['directory']}/{synth.NETLIST}").read()
+
+
+def replayed(part, record, work, start=None):
+    return replay.run(part, replay.compiled(part, work, start=start, optimise="-O0"), record, work)
+
+
+def test_every_instance_is_recorded_when_it_changes(recorded):
+    """One file an instance, a line a change, the number of edges last."""
+    folder, _, _ = recorded
+    assert {file.name for file in folder.glob("*.rec")} == {"unit.rec", *(f"unit.pair_{i}.rec" for i in range(4))}
+    for file in folder.glob("*.rec"):
+        lines = [line.split() for line in file.read_text().splitlines()]
+        edges = [int(line[0]) for line in lines]
+        assert edges[0] == 0 and edges[:-1] == sorted(set(edges[:-1])) and -edges[-1] > edges[-2]
+        assert all(before[1:] != after[1:] for before, after in zip(lines[:-2], lines[1:-1], strict=True))
 
 
 def test_the_netlist_does_what_was_recorded(recorded, tmp_path):
     """All outputs agree before every edge; every pin of the top module's cells gets activity, the clock's is right."""
-    record, ports, file, models, text = recorded
-    file.write_text(text)
-    start = 100
-    found = replay.replay(
-        [file], models, "unit", ports, record, tmp_path, activity=tmp_path / "a.saif", start=start, optimise="-O0"
-    )
+    folder, part, text = recorded
+    part.netlists[0].write_text(text)
+    found = replayed(part, folder / "unit", tmp_path, START)
     assert found.edges >= 300 and found.wrong_edges == 0 and found.first is None
-    outputs = sum(port.width for port in ports if port.output)
+    outputs = sum(port.width for port in part.ports if port.output)
     assert found.compared_bits == found.edges * outputs
-    nets = activity.read_saif(tmp_path / "a.saif", ("replay", "dut"), start * PERIOD_PS)
-    modules = netlist.read(file)
+    nets = activity.read_saif(tmp_path / replay.ACTIVITY, replay.DUT, START * replay.CLOCK_PS)
+    modules = netlist.read(part.netlists[0])
     known, pins = activity.write(modules, "unit", nets, tmp_path / "activity.csv")
     assert known == pins > 500
     lines = dict(line.split(",", 1) for line in (tmp_path / "activity.csv").read_text().splitlines())
     flip_flop = next(name for name in lines if name.endswith("/CK"))
     density, duty = map(float, lines[flip_flop].split(","))
-    assert density == pytest.approx(2 / (PERIOD_PS * 1e-12), rel=0.02) and duty == pytest.approx(0.5, abs=0.02)
+    assert density == pytest.approx(2 / (replay.CLOCK_PS * 1e-12), rel=0.02) and duty == pytest.approx(0.5, abs=0.02)
     assert "store.bank_0/addr[5]" in lines and "store.bank_0/rdata[31]" in lines
     pairs = {name.split("/")[0] for name in lines if name.count("/") == 2}
     assert "pair" in modules and len(pairs) == modules["unit"].instances["pair"] > 1, "cells of modules below"
 
 
+def in_parts(recorded, text, tmp_path, monkeypatch):
+    """The replays of a netlist's parts, the pairs apart."""
+    folder, part, _ = recorded
+    part.netlists[0].write_text(text)
+    (folder / "rtl" / "nanok3.v").write_bytes((folder / "rtl" / "unit.v").read_bytes())
+    monkeypatch.setattr(netlist_sim, "APART", ("pair",))
+    monkeypatch.setattr("flow.rtl.TOP", "unit")
+    design = Design("made", None, "unit", folder / "rtl")
+    work = tmp_path / "work"
+    work.mkdir()
+    modules = netlist.read(part.netlists[0])
+    return modules, list(netlist_sim.replayed(design, modules, folder, START, work)), work
+
+
+def test_parts_alone_do_what_the_whole_does(recorded, tmp_path, monkeypatch):
+    """Every instance agrees with its record; the activity of all nets is what one simulation of the whole gives."""
+    folder, part, text = recorded
+    modules, replays, work = in_parts(recorded, text, tmp_path, monkeypatch)
+    assert [each.path for each in replays] == [(), *((f"pair_{i}",) for i in range(4))]
+    assert all(each.outcome.edges >= 300 and each.outcome.wrong_edges == 0 for each in replays)
+    netlist_sim.refuse_wrong("unit", replays)
+    assert [entry.name for entry in work.iterdir()] == ["log"], "programs and waveforms are taken away"
+    replayed(part, folder / "unit", tmp_path, START)
+    whole = activity.read_saif(tmp_path / replay.ACTIVITY, replay.DUT, START * replay.CLOCK_PS)
+    joined = {net: toggles for each in replays for net, toggles in each.nets.items()}
+    pins = dict(activity.pins(modules, "unit"))
+    different = {net for net in pins.values() if joined[net] != whole[net]}
+    assert len(pins) > 500 and not different
+
+
+def test_the_part_that_is_wrong_is_named(recorded, tmp_path, monkeypatch):
+    """A wrong gate in the pairs shows in the pairs; one around them shows in what is around them, players included."""
+    _, _, text = recorded
+    before, pair, after = text.partition("module pair(")
+    inside, end, rest = after.partition("endmodule")
+    wrong_pair = before + pair + inside.replace("  NAND2_X1 ", "  NOR2_X1 ", 1) + end + rest
+    assert wrong_pair != text
+    _, replays, work = in_parts(recorded, wrong_pair, tmp_path, monkeypatch)
+    assert {each.path[:1] for each in replays if each.outcome.wrong_edges} == {(f"pair_{i}",) for i in range(4)}
+    with pytest.raises(StepFailed, match=r"^the netlist differs from the RTL in 4 of its 5 parts, first in unit/pair_"):
+        netlist_sim.refuse_wrong("unit", replays)
+    assert "@@ outputs differ at edge" in (work / "log").read_text()
+
+
+def test_a_wrong_input_of_a_neighbour_is_found(recorded, tmp_path):
+    """Two wires to a part that stands beside are swapped: its player sees it, although all outputs are as recorded."""
+    folder, part, text = recorded
+    modules = netlist.read(folder / "rtl" / "unit.v")
+    played = replace(part, played={"pair": replay.ports(modules["pair"].text)})
+    swapped = text.replace(".clear(clear)", ".clear(1'h0)", 1)
+    assert swapped != text
+    for content, wrong in ((text, False), (swapped, True)):
+        part.netlists[0].write_text(content)
+        whole = netlist.read(part.netlists[0])
+        netlist.write(whole, ["unit"], part.netlists[0])
+        found = replayed(played, folder / "unit", tmp_path)
+        assert (found.wrong_edges > 0) == wrong and found.edges >= 300
+    assert "@@ inputs of replay.dut.pair_" in (tmp_path / replay.LOG).read_text()
+
+
 def test_a_wrong_netlist_is_found(recorded, tmp_path):
     """One gate of another kind is seen, and where."""
-    record, ports, file, models, text = recorded
+    folder, part, text = recorded
     head, module, tail = text.partition("module unit(")
     assert "  NAND2_X1 " in head + tail
-    file.write_text((head + module + tail).replace("  NAND2_X1 ", "  NOR2_X1 ", 1))
-    found = replay.replay([file], models, "unit", ports, record, tmp_path, optimise="-O0")
+    part.netlists[0].write_text((head + module + tail).replace("  NAND2_X1 ", "  NOR2_X1 ", 1))
+    found = replayed(part, folder / "unit", tmp_path)
     assert found.wrong_edges > 0 and found.first is not None
+
+
+def test_a_record_that_was_cut_off_is_refused(recorded, tmp_path):
+    """Without its last line a record does not say how long it is: nothing is concluded from it."""
+    folder, part, text = recorded
+    part.netlists[0].write_text(text)
+    whole = (folder / "unit.rec").read_text().splitlines(keepends=True)
+    program = replay.compiled(part, tmp_path, optimise="-O0")
+    for lines in (whole[:-1], whole[: len(whole) // 2], []):
+        (tmp_path / "cut.rec").write_text("".join(lines))
+        with pytest.raises(replay.ReplayFailed, match="^the replay of unit ended early, see .*/replay.log$"):
+            replay.run(part, program, tmp_path / "cut", tmp_path)
 
 
 def test_ports_may_come_in_any_order(recorded, tmp_path):
     """A netlist whose ports a tool has sorted is driven by name; one with other ports is refused."""
-    record, ports, file, models, text = recorded
+    folder, part, text = recorded
     head, module, tail = text.partition("module unit(")
     names, rest = tail.split(")", 1)
     listed = [name.strip() for name in names.split(",")]
@@ -79,19 +169,19 @@ def test_ports_may_come_in_any_order(recorded, tmp_path):
     for line in before_end.splitlines(keepends=True):
         (declared if line.strip().startswith(("input", "output")) else body).append(line)
     shuffled = f"{', '.join(sorted(listed, reverse=True))}){body[0]}{''.join(reversed(declared))}{''.join(body[1:])}"
-    file.write_text(f"{head}{module}{shuffled}endmodule{end}")
-    found = replay.ports(netlist.read(file)["unit"].text)
-    assert found != ports and same_ports(ports, found) == ports
-    assert replay.replay([file], models, "unit", ports, record, tmp_path, optimise="-O0").wrong_edges == 0
+    part.netlists[0].write_text(f"{head}{module}{shuffled}endmodule{end}")
+    found = replay.ports(netlist.read(part.netlists[0])["unit"].text)
+    assert found != part.ports and replay.same_ports(part.ports, found) == part.ports
+    assert replayed(part, folder / "unit", tmp_path).wrong_edges == 0
     with pytest.raises(replay.ReplayFailed, match=f"^the netlist has other ports than the RTL: {found[0].name}$"):
-        same_ports(ports, found[1:])
+        replay.same_ports(part.ports, found[1:])
 
 
 def test_a_netlist_that_does_not_compile_is_one_line(recorded, tmp_path):
-    record, ports, file, models, text = recorded
-    file.write_text(text.replace("endmodule", "", 1))
-    with pytest.raises(replay.ReplayFailed, match="^the netlist of unit cannot be compiled, see replay.log$"):
-        replay.replay([file], models, "unit", ports, record, tmp_path)
+    _, part, text = recorded
+    part.netlists[0].write_text(text.replace("endmodule", "", 1))
+    with pytest.raises(replay.ReplayFailed, match="^the netlist of unit cannot be compiled, see .*/compile.log$"):
+        replay.compiled(part, tmp_path)
 
 
 def test_connections_are_read_bit_by_bit():

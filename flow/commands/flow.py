@@ -11,7 +11,7 @@ from flow import pipeline
 from flow.commands.common import CommandError, console
 from flow.design import Design, make
 from flow.nangate45.library import LibraryMissing, locate
-from flow.settings import UTILISATION, FlowSettings
+from flow.settings import UTILISATION, UTILISATION_OF, FlowSettings
 from flow.steps.openroad import OpenRoad, OpenRoadError, OpenRoadMissing, find
 from flow.steps.step import StepFailed
 
@@ -50,10 +50,11 @@ def run(options: Options) -> None:
         made = make(options.config, options.unit, flat=options.flat)
 
         def settings(each: Design) -> FlowSettings:
-            """Die and utilisation that were asked for are the design's; its blocks have their level's."""
+            """Die and utilisation that were asked for are the design's; its blocks have their own or their level's."""
+            usual = UTILISATION_OF.get(each.top, UTILISATION[each.level])
             if each is made:
-                return replace(common, utilisation=options.utilisation or UTILISATION[each.level], die_um=die)
-            return replace(common, utilisation=UTILISATION[each.level])
+                return replace(common, utilisation=options.utilisation or usual, die_um=die)
+            return replace(common, utilisation=usual)
 
         folders = pipeline.lay_out(
             made, settings, tool, options.to, command=lambda each: command_line(options, made, each)

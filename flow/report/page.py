@@ -40,10 +40,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Simulated:
-    """What the simulation of a netlist came to, and whether the netlist is the one that was signed off."""
+    """What a netlist's simulation came to, and whether the netlist is the run's last one, which is ``laid_out``."""
 
     words: str
-    signed_off: bool
+    same: bool
+    laid_out: str
 
 
 @dataclass(frozen=True)
@@ -217,8 +218,14 @@ def simulated(run: Run) -> Simulated | None:
         figure(run.metrics.get(f"netlistsim__{name}", "an unknown number of"))
         for name in ("tokens", "edges", "bits__compared", "edges__wrong")
     )
-    words = f"{tokens} tokens, {edges} clock edges, {bits} bits compared with the RTL's, {wrong} edges differ"
-    return Simulated(words, run.text("netlistsim__netlist__sha256") == run.netlist_sha256)
+    parts = run.number("netlistsim__parts")
+    apart = f", in {parts:.0f} parts" if parts is not None and parts > 1 else ""
+    words = f"{tokens} tokens, {edges} clock edges{apart}, {bits} bits compared with the RTL's, {wrong} edges differ"
+    same = run.text("netlistsim__netlist__sha256") == run.netlist_sha256
+    laid_out = run.text("netlistsim__netlist") or "signed off"
+    if laid_out != "signed off":
+        laid_out += ", compared cell by cell with the one of synthesis that was simulated"
+    return Simulated(words, same, laid_out)
 
 
 def corners(run: Run) -> dict[str, dict[str, float]]:

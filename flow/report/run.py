@@ -31,6 +31,7 @@ STAGE_OF = {
     "signoff": "finish",
     "power": "finish",
     "layout": "layout",
+    "netlist": "netlist",
     "netlist_sim": "netlistsim",
     "abstract": "abstract",
     "corners": "corners",

@@ -183,7 +183,17 @@ def test_the_page_tells_when_another_netlist_was_simulated(whole):
         in said()
     )
     made_run.measure(whole, netlistsim__netlist__sha256="ef" * 32, netlistsim__edges__wrong=3)
-    assert "3 edges differ; the netlist is not the one that was signed off" in said()
+    assert "3 edges differ; the netlist is not the one that was signed off." in said()
+
+
+def test_the_page_tells_how_a_large_netlist_was_simulated(whole):
+    """In parts, as synthesised, and compared with what was laid out."""
+    made_run.measure(whole, netlistsim__parts=79, netlistsim__netlist="globally routed")
+    words = " ".join(Page(page.html(load(whole))).words.split())
+    assert "12,345 clock edges, in 79 parts, 987,654 bits" in words
+    assert (
+        "the one that was globally routed, compared cell by cell with the one of synthesis that was simulated." in words
+    )
 
 
 def test_the_page_says_what_is_not_there(tmp_path):

@@ -93,20 +93,13 @@ def place(core: tuple[float, float, float, float], parts: list[Part], channel_um
 def _middle(core: tuple[float, float, float, float], parts: list[Part], channel_um: float) -> tuple[float, list[Place]]:
     """Columns of blocks in the middle of the core, and how much of its width they and their channels take.
 
+    As few columns as hold them, as even as can be.
     Room for wires is on both sides of them, where memories and ports are.
     """
-    left, bottom, right, top = core
-    columns: list[list[tuple[Part, float]]] = []
-    for part in (one for one in parts for _ in range(one.number)):
-        y = _snapped(
-            columns[-1][-1][1] + columns[-1][-1][0].box[1] + part.gap_um if columns else top, part.grid_um[1], up=True
-        )
-        if y + part.box[1] > top + TINY:
-            y = _snapped(bottom, part.grid_um[1], up=True)
-            columns.append([])
-        if y + part.box[1] > top + TINY:
-            raise _too_high(part, core)
-        columns[-1].append((part, y))
+    left, _, right, _ = core
+    number = sum(part.number for part in parts)
+    fewest = len(_filled(core, parts, number))
+    columns = _filled(core, parts, -(-number // fewest)) if fewest else []
     widths = [max(part.box[0] for part, _ in column) for column in columns]
     taken = sum(width + channel_um for width in widths) + channel_um if columns else 0.0
     if taken > right - left + 2 * channel_um:
@@ -118,6 +111,25 @@ def _middle(core: tuple[float, float, float, float], parts: list[Part], channel_
         places += [Place(part.kind, _snapped(x, part.grid_um[0], up=True), y, False) for part, y in column]
         x += width + channel_um
     return taken, places
+
+
+def _filled(core: tuple[float, float, float, float], parts: list[Part], most: int) -> list[list[tuple[Part, float]]]:
+    """(block, its lower edge) of each column, filled from the bottom with no more than ``most`` blocks."""
+    _, bottom, _, top = core
+    columns: list[list[tuple[Part, float]]] = []
+    for part in (one for one in parts for _ in range(one.number)):
+        above = bottom
+        if columns and len(columns[-1]) < most:
+            below, y = columns[-1][-1]
+            above = y + below.box[1] + part.gap_um
+        y = _snapped(above, part.grid_um[1], up=True)
+        if not columns or len(columns[-1]) == most or y + part.box[1] > top + TINY:
+            y = _snapped(bottom, part.grid_um[1], up=True)
+            columns.append([])
+        if y + part.box[1] > top + TINY:
+            raise _too_high(part, core)
+        columns[-1].append((part, y))
+    return columns
 
 
 def _spread(core: tuple[float, float, float, float], side: list[Part]) -> list[Part]:

@@ -128,6 +128,21 @@ def test_blocks_stand_in_the_middle():
         place(CORE, [part("t", (85.12, 600.6), 1, sram=False)], 20.0)
 
 
+@pytest.mark.parametrize("number", range(1, 11))
+def test_columns_of_blocks_are_few_and_even(number):
+    """No column is more than one block higher than another, and one fewer would not hold them all."""
+    most = max(n for n in range(1, 11) if len(columns_of(n)) == 1)
+    heights = columns_of(number)
+    assert sum(heights) == number and max(heights) - min(heights) <= -number % len(heights)
+    assert len(heights) == -(-number // most)
+
+
+def columns_of(number):
+    """Blocks in each column."""
+    places = place(CORE, [part("t", (85.12, 89.6), number, sram=False)], 20.0)
+    return [sum(p.x_um == x for p in places) for x in sorted({p.x_um for p in places})]
+
+
 def test_one_side_where_the_core_is_narrow():
     """Two wide macros stand one over the other where they do not fit beside each other."""
     places = place((0.0, 0.0, 130.0, 300.0), [part("a", (95.0, 140.0), 2)], 20.0)

@@ -67,11 +67,11 @@ class NetlistSim(Step):
             raise StepFailed(str(problem)) from None
         refuse_wrong(job.design.top, replays)
         nets = {net: toggles for each in replays for net, toggles in each.nets.items()}
-        laid_out = netlists(job)[0]
+        laid_out = netlists(job)[0] if detailed(job) else job.of("netlist") / "netlist.v"
+        own = netlist.read(laid_out)  # what is in blocks has power of its own; their pins are this design's
         if not detailed(job):
-            laid_out = job.of("netlist") / "netlist.v"
-            modules, nets = same_as(modules, netlist.read(laid_out), job.design, nets)
-        known, pins = activity.write(modules, job.design.top, nets, work / ACTIVITY)
+            nets = same_as(netlist.read(netlists(job)[0]), own, modules, job.design, nets)
+        known, pins = activity.write(own, job.design.top, nets, work / ACTIVITY)
         metrics: Metrics = {
             "netlistsim__activity__pins": pins,
             "netlistsim__activity__pins__known": known,
@@ -151,11 +151,17 @@ def refuse_wrong(top: str, replays: Sequence[Replay]) -> None:
 
 
 def same_as(
-    simulated: Modules, laid_out: Modules, design: Design, nets: Mapping[str, activity.Toggles]
-) -> tuple[Modules, dict[str, activity.Toggles]]:
-    """The laid-out netlist and its nets' activity, from the simulated one's; raises StepFailed when they differ."""
+    simulated: Modules, laid_out: Modules, modules: Modules, design: Design, nets: Mapping[str, activity.Toggles]
+) -> dict[str, activity.Toggles]:
+    """Activity of the laid-out netlist's nets, from the simulated one's; raises StepFailed when the two differ.
+
+    ``modules``: those of blocks too, which are cells in both.
+    """
     outputs = equivalence.outputs(models(design))
-    before, after = (equivalence.flat(modules, design.top, outputs) for modules in (simulated, laid_out))
+    for block in design.block_names:
+        ports_of = replay.ports(modules[block].text)
+        outputs[block] = frozenset(port.name.lstrip("\\") for port in ports_of if port.output)
+    before, after = (equivalence.flat(each, design.top, outputs) for each in (simulated, laid_out))
     ports = replay.bits(replay.ports(simulated[design.top].text), output=True)
     different = list(equivalence.differences(before, after, ports))
     if different:
@@ -163,7 +169,7 @@ def same_as(
         raise StepFailed(
             f"the netlist after layout differs from the one that was simulated in {number}: {different[0]}"
         )
-    return laid_out, equivalence.carried_over(before, after, nets)
+    return equivalence.carried_over(before, after, nets)
 
 
 def netlists(job: Job) -> list[Path]:

@@ -3,9 +3,12 @@
 import pytest
 
 from flow import netlist
+from flow.design import Design
 from flow.nangate45 import library as nangate45
-from flow.steps import equivalence
+from flow.steps import equivalence, netlist_sim
 from flow.steps.activity import Toggles
+from flow.steps.step import StepFailed
+from hw.emit import MODELS
 
 BEFORE = """
 module half(a, b, y);
@@ -158,3 +161,33 @@ def test_activity_goes_with_the_source(tmp_path):
     assert found["b1"] == found["b2"] == found["h0/n"] == found["w[0]"] == Toggles(0.25, 1e6)
     assert found["c"] == found["y[0]"] == Toggles(0.5, 2e6) and found["clk"] == Toggles(0.5, 2e8)
     assert found["low"] == Toggles(0.0, 0.0) and "y[1]" not in found and "y[2]" not in found
+
+
+HIERARCHY = """module top (a, y);
+  input a;
+  output y;
+  wire [1:0] n;
+  tile t (.in(a), .out(n));
+  AND2_X1 g (.A1(n[0]), .A2(n[1]), .ZN(y));
+endmodule
+"""
+TILE = "module tile (in, out);\n input in;\n output [1:0] out;\nendmodule\n"
+
+
+def test_a_design_over_blocks_is_compared_with_the_blocks_as_cells(tmp_path):
+    """The step compares what lies around blocks; a swapped pin of one is found, activity comes with it."""
+
+    def modules(text):
+        (tmp_path / "n.v").write_text(text)
+        return netlist.read(tmp_path / "n.v")
+
+    design = Design("made", None, "top", tmp_path, (Design("made", "tile", "tile", tmp_path),), 1)
+    (tmp_path / MODELS).write_text("")
+    before, blocks = modules(HIERARCHY), modules(TILE)
+    buffered = HIERARCHY.replace(".A1(n[0])", ".A1(m)").replace("endmodule", " BUF_X1 b (.A(n[0]), .Z(m));\nendmodule")
+    nets = {"a": Toggles(0.5, 1e6), "n[0]": Toggles(0.25, 2e6), "n[1]": Toggles(0.1, 3e6), "y": Toggles(0.1, 4e6)}
+    found = netlist_sim.same_as(before, modules(buffered), before | blocks, design, nets)
+    assert found == {**nets, "m": nets["n[0]"]}
+    wrong = HIERARCHY.replace(".A2(n[1])", ".A2(a)")
+    with pytest.raises(StepFailed, match="^the netlist after layout differs .* in one place: g is another function"):
+        netlist_sim.same_as(before, modules(wrong), before | blocks, design, nets)

@@ -24,7 +24,7 @@ INK, FAINT, BLUE, ORANGE, GREEN, RED = "#222222", "#b8bec6", "#2f6db3", "#d9822b
 HEAT = LinearSegmentedColormap.from_list("heat", ["#f4f7fb", "#9cc3e6", BLUE, "#15375f"])
 UNITS = ("#c9dcf0", "#f6dcc0", "#cfe6d6", "#e3d5ec", "#f2e8b8", "#d5dde2", "#f0cfcf", "#cdeae8")
 MAP_BINS = 200  # most bins of a map on a side: finer grids are merged
-LAYOUT_BYTES = 110_000  # the layout picture is scaled down until it is smaller
+LAYOUT_BYTES = 64_000
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["Liberation Sans", "Arial", "DejaVu Sans"],

@@ -15,7 +15,7 @@ from flow.steps.layout import detailed, lefs
 from flow.steps.step import LOG, Job, Metrics, Outcome, Step, StepFailed
 
 GDS, PICTURE, MACRO_SHAPES = "layout.gds", "layout.png", "macros.gds"
-PIXELS = 1600
+PIXELS, OVERSAMPLING = 1600, 3
 OUTLINE_COLOUR = 0xE3E6EA  # of macros and of the die
 
 
@@ -119,7 +119,7 @@ def merge(definition: Path, lef_files: Sequence[Path], layouts: Sequence[Path], 
 
 
 def picture(gds: Path, png: Path, pixels: int = PIXELS) -> None:
-    """All metal of a layout, from above."""
+    """All metal of a layout, from above: the higher over the lower, each pixel the mean of the finer ones under it."""
     view = lay.LayoutView()
     view.set_config("background-color", "#ffffff")
     view.set_config("grid-visible", "false")
@@ -135,9 +135,8 @@ def picture(gds: Path, png: Path, pixels: int = PIXELS) -> None:
         properties.fill_color = colour
         properties.frame_color = colour if number != platform.GDS_OUTLINE else platform.COLOURS["metal8"]
         properties.dither_pattern = 0
-        properties.transparent = True
         view.insert_layer(view.end_layers(), properties)
     view.zoom_fit()
-    box = view.box()
+    box = view.active_cellview().layout().top_cell().dbbox()
     width, height = (pixels, max(1, round(pixels * box.height() / box.width())))
-    view.save_image(str(png), width, min(height, 2 * pixels))
+    view.save_image_with_options(str(png), width, min(height, 2 * pixels), 1, OVERSAMPLING, 1.0, box, False)

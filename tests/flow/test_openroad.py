@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import klayout.db as db
@@ -16,19 +17,22 @@ from amaranth.hdl import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from flow import netlist
 from flow.design import Design
+from flow.nangate45 import library as nangate45
 from flow.nangate45 import platform
 from flow.pipeline import REPORT, STEPS, run_steps
 from flow.settings import FlowSettings
-from flow.steps import layout, openroad
+from flow.steps import equivalence, layout, openroad, replay
 from flow.steps.mapped import CELLS
-from flow.steps.step import Job
-from hw.emit import emit_verilog
+from flow.steps.step import Job, run, sha256
+from hw.emit import MODELS, emit_verilog
 from hw.memory.sram import Sram
 from tests.flow.designs import Mac
 
 RECORDED = Path(__file__).parent / "recorded_tiny.json"
-SKIPPED = ("netlist_sim", "power", "corners")  # these need a chip that decodes, or other corners
+# These need a chip that decodes, one that ends with its global route, or other corners.
+SKIPPED = ("netlist", "netlist_sim", "power", "corners")
 needs_record = pytest.mark.skipif(not RECORDED.is_file(), reason="no run was recorded yet")
 needs_openroad = pytest.mark.skipif(shutil.which("openroad") is None, reason="OpenROAD is not installed")
 
@@ -117,6 +121,23 @@ def test_a_run_like_the_recorded_one(tiny):
 def test_a_run_is_clean(tiny):
     """Zero violations, setup and hold met, no overflow, no stand-ins for numbers."""
     check_metrics(report_of(tiny))
+
+
+@needs_openroad
+def test_layout_leaves_every_function_as_it_was(tiny):
+    """Netlists after the global route, where a large design ends, and at sign-off are that of synthesis, cell by cell."""
+    models = [nangate45.locate().verilog, tiny.design.rtl / MODELS]
+    before = netlist.read(tiny.of("synth") / "netlist.v")
+    rough = replace(tiny, settings=FlowSettings(detailed_cells=0))
+    assert layout.Netlist().wanted(rough) and not layout.Netlist().wanted(tiny)
+    found = run(layout.Netlist(), rough, {})
+    assert found.metrics["netlist__netlist__sha256"] == sha256(found.folder / "netlist.v")
+    ports = replay.bits(replay.ports(before["tiny"].text), output=True)
+    for file in (found.folder / "netlist.v", tiny.of("signoff") / "netlist.v"):
+        after = netlist.read(file)
+        flat = [equivalence.flat(modules, "tiny", equivalence.outputs(models)) for modules in (before, after)]
+        assert list(equivalence.differences(*flat, ports)) == []
+        assert set(after) == {"tiny"} and all(len(each.kinds) > 100 for each in flat)
 
 
 @needs_openroad

@@ -125,7 +125,7 @@ def test_a_run_is_clean(tiny):
 
 @needs_openroad
 def test_layout_leaves_every_function_as_it_was(tiny):
-    """Netlists after the global route, where a large design ends, and at sign-off are that of synthesis, cell by cell."""
+    """Netlists after the global route and at sign-off are that of synthesis, cell by cell."""
     models = [nangate45.locate().verilog, tiny.design.rtl / MODELS]
     before = netlist.read(tiny.of("synth") / "netlist.v")
     rough = replace(tiny, settings=FlowSettings(detailed_cells=0))

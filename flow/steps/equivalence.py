@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flow.netlist import NetlistModule
+from flow.netlist import NetlistError, NetlistModule
 from flow.steps import activity
 
 SIZE = re.compile(r"_X\d+$")
@@ -24,6 +24,8 @@ MODULE = re.compile(r"^\s*module\s+(\w+)\b(.*?)^\s*endmodule", flags=re.M | re.S
 OUTPUT = re.compile(r"\boutput\s+(?:wire\s+|reg\s+)?(?:\[[^\]]*\]\s*)?(\w+)")
 # Inputs of one letter are alike in all of them: A1 and A2 of an OAI21, all of a NAND4. Others stand for themselves.
 ALIKE = re.compile(r"(?:NAND|NOR|AND|OR|XOR|XNOR|AOI|OAI)\d+$")
+
+LONGEST = 10_000  # buffers one after the other
 
 Source = tuple[str, str]  # (cell, output pin); ("", name) of an input port; ("", "0") or ("", "1")
 
@@ -43,10 +45,11 @@ class Flat:
     inputs: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # (pin, net)
     drivers: dict[str, Source] = field(default_factory=dict)
     same: dict[str, str] = field(default_factory=dict)
+    fought_over: list[str] = field(default_factory=list)  # nets with two drivers
 
     def source(self, net: str) -> Source:
         """What drives a net, buffers and other names left out."""
-        while True:
+        for _ in range(LONGEST):
             net = self.same.get(net, net)
             if activity.CONSTANT.match(net):
                 return "", net[-1]
@@ -58,7 +61,10 @@ class Flat:
                 return "", CONSTANTS[SIZE.sub("", kind)]
             if not BUFFER.match(kind):
                 return cell, pin
+            if not self.inputs[cell]:
+                break
             net = self.inputs[cell][0][1]
+        return "", net  # a buffer without an input, or buffers in a ring
 
     def signature(self, cell: str, known: Mapping[str, str] | None = None) -> tuple[object, ...]:
         """Function of a cell and where its inputs come from; ``known``: names of cells that are copies of others."""
@@ -72,7 +78,10 @@ class Flat:
 
 
 def flat(modules: Mapping[str, NetlistModule], top: str, pins_out: Mapping[str, frozenset[str]]) -> Flat:
-    """Take the hierarchy out of a netlist; names are those of the instances joined with slashes."""
+    """Take the hierarchy out of a netlist; names are those of the instances joined with slashes.
+
+    Raises NetlistError where a cell has no model.
+    """
     made = Flat(pins_out)
     cells: dict[str, list[activity.Cell]] = {}
     assigns: dict[str, list[tuple[str, str]]] = {}
@@ -92,11 +101,15 @@ def flat(modules: Mapping[str, NetlistModule], top: str, pins_out: Mapping[str, 
             if cell.kind in modules:
                 visit(cell.kind, f"{full}/", {pin: name(net) for pin, net in cell.pins})
                 continue
+            if cell.kind not in pins_out:
+                raise NetlistError(f"no model of {cell.kind}, which {full} is")
             driven = pins_out[cell.kind]
             made.kinds[full] = cell.kind
             made.inputs[full] = []
             for pin, net in cell.pins:
                 if pin.partition("[")[0] in driven:
+                    if name(net) in made.drivers:
+                        made.fought_over.append(name(net))
                     made.drivers[name(net)] = full, pin
                 else:
                     made.inputs[full].append((pin, name(net)))
@@ -130,6 +143,7 @@ def copies(before: Flat, after: Flat) -> dict[str, str]:
 def differences(before: Flat, after: Flat, ports: list[str]) -> Iterator[str]:
     """What the second netlist computes otherwise, a line each; ``ports``: bits of the design's outputs."""
     known = copies(before, after)
+    yield from (f"net {net} has two drivers" for net in after.fought_over)
 
     def named(source: Source) -> Source:
         return known.get(source[0], source[0]), source[1]

@@ -63,7 +63,7 @@ class NetlistSim(Step):
         modules: Modules = {name: module for file in netlists(job) for name, module in netlist.read(file).items()}
         try:
             replays = list(replayed(job.design, modules, records, decode["edges"][0], work))
-        except replay.ReplayFailed as problem:
+        except (replay.ReplayFailed, netlist.NetlistError) as problem:
             raise StepFailed(str(problem)) from None
         refuse_wrong(job.design.top, replays)
         nets = {net: toggles for each in replays for net, toggles in each.nets.items()}
@@ -161,7 +161,10 @@ def same_as(
     for block in design.block_names:
         ports_of = replay.ports(modules[block].text)
         outputs[block] = frozenset(port.name.lstrip("\\") for port in ports_of if port.output)
-    before, after = (equivalence.flat(each, design.top, outputs) for each in (simulated, laid_out))
+    try:
+        before, after = (equivalence.flat(each, design.top, outputs) for each in (simulated, laid_out))
+    except netlist.NetlistError as problem:
+        raise StepFailed(str(problem)) from None
     ports = replay.bits(replay.ports(simulated[design.top].text), output=True)
     different = list(equivalence.differences(before, after, ports))
     if different:

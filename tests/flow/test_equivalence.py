@@ -142,13 +142,26 @@ def test_what_layout_does_is_no_difference(changes, tmp_path):
             [("BUF_X1 \\h1/strong", "INV_X1 \\h1/strong"), (".Z(y[0])", ".ZN(y[0])")],
             "output y[0] is driven by h1/strong",
         ),
+        ([(END, " INV_X1 two (.A(clk), .ZN(\\h0/n ));\n" + END)], "net h0/n has two drivers"),
+        ([(END, " assign low = x[0];\n" + END)], "o is another function, or of other inputs"),
+        ([(".A(\\h1/n ),", "")], "output y[0] is driven by"),
+        ([(".A(\\h1/n )", ".A(y[0])")], "output y[0] is driven by"),
+        ([(".A2(clk),", "")], "h0/g is another function, or of other inputs"),
         ([*COPIED[:1], (END, " NAND2_X2 copy (.A1(x[0]), .A2(clk), .ZN(c));\n" + END)], "h1/r is another function"),
         ([*COPIED[:1], (END, " NOR2_X2 copy (.A1(x[1]), .A2(clk), .ZN(c));\n" + END)], "h1/r is another function"),
     ],
-    ids=["kind", "input", "groups", "tie", "clock", "gone", "output", "inverter", "copy's input", "copy's kind"],
+    ids=[
+        *("kind", "input", "groups", "tie", "clock", "gone", "output", "inverter", "two drivers", "assigned"),
+        *("buffer of nothing", "buffer ring", "open input", "copy's input", "copy's kind"),
+    ],
 )
 def test_a_changed_function_is_found(changes, found, tmp_path):
     assert any(line.startswith(found) for line in differences(changes, tmp_path))
+
+
+def test_a_cell_without_a_model_is_one_line(tmp_path):
+    with pytest.raises(netlist.NetlistError, match="^no model of ODD_X1, which h0/g is$"):
+        read(AFTER.replace("NAND2_X1 \\h0/g", "ODD_X1 \\h0/g"), tmp_path)
 
 
 def test_activity_goes_with_the_source(tmp_path):

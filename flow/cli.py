@@ -242,6 +242,9 @@ def flow(
     ] = None,
     die: Annotated[str | None, typer.Option("--die", help="Width and height in um, such as 500x400.")] = None,
     flat: Annotated[bool, typer.Option("--flat", help="Without blocks: everything is placed at once.")] = False,
+    channel: Annotated[
+        float | None, typer.Option("--channel", min=5.0, max=1000.0, help="Room around blocks in um (default: 40).")
+    ] = None,
 ) -> None:
     """Lay out a preset's chip, or a unit of it, on Nangate 45 with OpenROAD; steps are kept and resumed.
 
@@ -250,7 +253,9 @@ def flow(
     from flow.commands import flow as command
 
     command.run(
-        command.Options(config, unit, to, openroad, container, lib_slow, lib_fast, rcx_rules, utilisation, die, flat)
+        command.Options(
+            config, unit, to, openroad, container, lib_slow, lib_fast, rcx_rules, utilisation, die, flat, channel
+        )
     )
 
 

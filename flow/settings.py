@@ -28,7 +28,8 @@ class FlowSettings:
 
     ``utilisation``: area of cells and macros over the core's, after synthesis; by level: a design over blocks needs
     room between them. ``density``: of placement bins; None: as even as the core allows plus a tenth of what is left.
-    ``padding``: sites kept free beside a cell while it is placed.
+    ``macro_channel_um``: between macros; where there are blocks, ``wall_channel_um``, and ``block_channel_um`` between
+    the blocks, for their wires. ``padding``: sites kept free beside a cell while it is placed.
     ``detailed_cells``: a larger design ends with its global route, which then makes ``rough_iterations`` against
     congestion: one takes minutes at a million nets.
     """
@@ -38,6 +39,7 @@ class FlowSettings:
     aspect: float = 1.0
     margin_um: float = 2.8
     macro_channel_um: float = 5.0
+    wall_channel_um: float = 40.0
     block_channel_um: float = 40.0
     density: float | None = None
     padding: int = 0

@@ -34,6 +34,7 @@ class Options:
     utilisation: float | None = None
     die: str | None = None
     flat: bool = False
+    channel: float | None = None
 
     def files(self) -> dict[str, Path]:
         """Files that were given, by their option."""
@@ -50,11 +51,12 @@ def run(options: Options) -> None:
         made = make(options.config, options.unit, flat=options.flat)
 
         def settings(each: Design) -> FlowSettings:
-            """Die and utilisation that were asked for are the design's; its blocks have their own or their level's."""
+            """Die, channel and utilisation that were asked for are the design's; its blocks have the usual ones."""
             usual = UTILISATION_OF.get(each.top, UTILISATION[each.level])
-            if each is made:
-                return replace(common, utilisation=options.utilisation or usual, die_um=die)
-            return replace(common, utilisation=usual)
+            if each is not made:
+                return replace(common, utilisation=usual)
+            channel = options.channel or common.block_channel_um
+            return replace(common, utilisation=options.utilisation or usual, die_um=die, block_channel_um=channel)
 
         folders = pipeline.lay_out(
             made, settings, tool, options.to, command=lambda each: command_line(options, made, each)
@@ -98,6 +100,7 @@ def command_line(options: Options, made: Design, each: Design) -> str:
         words += ["--to", options.to] if options.to else []
         words += ["--utilisation", f"{options.utilisation:g}"] if options.utilisation else []
         words += ["--die", options.die] if options.die else []
+        words += ["--channel", f"{options.channel:g}"] if options.channel else []
         words += ["--flat"] if options.flat else []
     for option, file in options.files().items():
         words += [option, file.name]

@@ -175,7 +175,7 @@ def plan(job: Job) -> Plan:
         right, top = left + whole(width, platform.SITE_UM), bottom + whole(height, platform.ROW_UM)
         core = (left, bottom, round(right, 3), round(top, 3))
         try:
-            places = columns.place(core, parts, channel(job))
+            places = columns.place(core, parts, channel(job), settings.block_channel_um)
             return Plan(round(core[2] + left, 3), round(core[3] + bottom, 3), core, cell_area, macro_area, places)
         except columns.MacrosDoNotFit as problem:
             if settings.die_um is not None:
@@ -184,8 +184,8 @@ def plan(job: Job) -> Plan:
 
 
 def channel(job: Job) -> float:
-    """Distance between columns of macros; blocks have pins on all sides and need more of it."""
-    return job.settings.block_channel_um if job.design.blocks else job.settings.macro_channel_um
+    """Distance between columns of macros; where there are blocks, their wires need more of it."""
+    return job.settings.wall_channel_um if job.design.blocks else job.settings.macro_channel_um
 
 
 def macros(job: Job) -> list[columns.Part]:
@@ -195,8 +195,8 @@ def macros(job: Job) -> list[columns.Part]:
     found = []
     for file in files[2:]:
         # What lies behind a block's pins, or a memory in front of them, is left by the side: room for their wires.
-        gap = channel(job) if job.design.blocks else SRAM_GAP_UM
-        grid = SRAM_GRID_UM if file == srams else BLOCK_GRID_UM
+        beside = channel(job) if job.design.blocks else SRAM_GAP_UM
+        gap, grid = (beside, SRAM_GRID_UM) if file == srams else (job.settings.block_channel_um, BLOCK_GRID_UM)
         signals = pins(file)
         for kind, box in sizes(file).items():
             if kind in cells:
@@ -290,7 +290,7 @@ class Floorplan(OpenRoadStep):
     name, stage = "floorplan", "floorplan"
     after = ("synth",)
     propagated = False
-    uses = ("utilisation", "aspect", "margin_um", "macro_channel_um", "block_channel_um", "die_um")
+    uses = ("utilisation", "aspect", "margin_um", "macro_channel_um", "wall_channel_um", "block_channel_um", "die_um")
 
     def check(self, job: Job) -> None:
         plan(job)

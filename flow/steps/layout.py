@@ -338,7 +338,7 @@ class Placement(OpenRoadStep):
     name, stage, database_of = "placement", "placement", "power_grid"
     after = ("power_grid",)
     propagated = False
-    uses = ("density", "padding", "max_wire_um", "pin_layers")
+    uses = ("density", "padding", "routability", "max_wire_um", "pin_layers")
 
     def variables(self, job: Job) -> dict[str, Any]:
         return {"few_pins": job.design.unit is None}  # a chip's pins are too few to pull at its cells

@@ -21,6 +21,7 @@ LARGEST = 1e29  # OpenSTA writes 1e30 and more where there is no path or no limi
 # Messages of OpenROAD in words of this flow: (pattern in the log's error line, what to say).
 EXPLANATIONS = (
     (r"\[ERROR (IFP-0\d+|GPL-030[12])\]|[Uu]tilization .*(exceeds|over) 100", "the die is too small"),
+    (r"\[ERROR GPL-0305\]", "placement went apart: use --no-routability, or another die"),
     (r"\[ERROR (MPL|RTLMP)-\d+\]", "the macros cannot be placed: lower the utilisation"),
     (r"\[ERROR PPL-\d+\]", "the pins do not fit the die's edge: lower the utilisation"),
     (r"\[ERROR DPL-\d+\]", "the cells cannot be legalised: lower the utilisation or the density"),

@@ -308,14 +308,17 @@ def test_a_missing_library_is_one_line(capsys, monkeypatch, tmp_path):
 
 
 def test_a_report_names_the_command_that_makes_it_again(made):
-    """Die, channel and utilisation are of the design that was asked for; its blocks are made without them."""
+    """What was asked for is said of the design that was asked for; its blocks are made without them."""
     from flow.commands import flow as command
 
     _, design = made
-    options = command.Options("micro-k3", unit="unit", to="abstract", utilisation=0.5, die="800x700", channel=120.0)
+    options = command.Options(
+        "micro-k3", unit="unit", to="abstract", utilisation=0.5, die="800x700", channel=120.0, routability=False
+    )
     words = command.command_line(options, design, design)
     assert words == (
         "nanok3 flow --config micro-k3 --unit unit --to abstract --utilisation 0.5 --die 800x700 --channel 120"
+        " --no-routability"
     )
     (block,) = design.blocks
     assert command.command_line(options, design, block) == "nanok3 flow --config micro-k3 --unit mac"

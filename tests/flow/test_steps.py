@@ -164,6 +164,7 @@ def test_arguments_and_warnings(tmp_path):
             r"^the die is too small \(OpenROAD: \[ERROR GPL-0302\] Use a higher",
         ),
         ("[ERROR PPL-0024] Number of pins", "^the pins do not fit the die's edge"),
+        ("[ERROR GPL-0305] RePlAce diverged.", "^placement went apart: use --no-routability, or another die"),
         ("[ERROR DPL-0036] Detailed placement failed.", "^the cells cannot be legalised"),
         ("[ERROR ORD-0001] x.lef does not exist.", r"^OpenROAD: \[ERROR ORD-0001\] x.lef does not exist.$"),
         ('invalid command name "pin_acces"', '^OpenROAD: invalid command name "pin_acces"$'),

@@ -243,7 +243,8 @@ def flow(
     die: Annotated[str | None, typer.Option("--die", help="Width and height in um, such as 500x400.")] = None,
     flat: Annotated[bool, typer.Option("--flat", help="Without blocks: everything is placed at once.")] = False,
     channel: Annotated[
-        float | None, typer.Option("--channel", min=5.0, max=1000.0, help="Room around blocks in um (default: 40).")
+        str | None,
+        typer.Option("--channel", help="Between blocks in um (default: 40), or 250x90: between columns and in them."),
     ] = None,
     routability: Annotated[
         bool, typer.Option(help="Place cells further apart where their wires would not fit.")

@@ -42,7 +42,7 @@ class FlowSettings:
     margin_um: float = 2.8
     macro_channel_um: float = 5.0
     wall_channel_um: float = 40.0
-    block_channel_um: float = 40.0
+    block_channel_um: tuple[float, float] = (40.0, 40.0)  # between columns of blocks, and in them
     density: float | None = None
     padding: int = 0
     routability: bool = True

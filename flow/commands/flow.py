@@ -16,6 +16,7 @@ from flow.steps.openroad import OpenRoad, OpenRoadError, OpenRoadMissing, find
 from flow.steps.step import StepFailed
 
 NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+CHANNELS = (5.0, 1000.0)  # um
 DIE_SIDES = (5.0, 33_000.0)  # um: a few rows of cells; the longer side of a reticle
 
 
@@ -34,7 +35,7 @@ class Options:
     utilisation: float | None = None
     die: str | None = None
     flat: bool = False
-    channel: float | None = None
+    channel: str | None = None
     routability: bool = True
 
     def files(self) -> dict[str, Path]:
@@ -46,7 +47,7 @@ class Options:
 def run(options: Options) -> None:
     """Run the steps; prints the path of the design's report.json on stdout."""
     common = _settings(options)
-    die = _die(options.die)
+    die, channel = _die(options.die), _channel(options.channel)
     try:
         tool = _openroad(options)
         made = make(options.config, options.unit, flat=options.flat)
@@ -56,7 +57,6 @@ def run(options: Options) -> None:
             usual = UTILISATION_OF.get(each.top, UTILISATION[each.level])
             if each is not made:
                 return replace(common, utilisation=usual)
-            channel = options.channel or common.block_channel_um
             own = replace(common, die_um=die, block_channel_um=channel, routability=options.routability)
             return replace(own, utilisation=options.utilisation or usual)
 
@@ -102,7 +102,7 @@ def command_line(options: Options, made: Design, each: Design) -> str:
         words += ["--to", options.to] if options.to else []
         words += ["--utilisation", f"{options.utilisation:g}"] if options.utilisation else []
         words += ["--die", options.die] if options.die else []
-        words += ["--channel", f"{options.channel:g}"] if options.channel else []
+        words += ["--channel", options.channel] if options.channel else []
         words += [] if options.routability else ["--no-routability"]
         words += ["--flat"] if options.flat else []
     for option, file in options.files().items():
@@ -114,11 +114,29 @@ def _die(text: str | None) -> tuple[float, float] | None:
     """``500x400`` in um."""
     if text is None:
         return None
-    match = re.fullmatch(rf"({NUMBER})x({NUMBER})", text)
-    if match is None:
+    sides = _pair(text)
+    if sides is None:
         raise CommandError(f"--die takes width and height in um, such as 500x400, not {text!r}")
-    width, height = float(match.group(1)), float(match.group(2))
     least, most = DIE_SIDES
-    if not (least <= min(width, height) and max(width, height) <= most):
+    if not least <= min(sides) <= max(sides) <= most:
         raise CommandError(f"--die: sides are {least:g} to {most:g} um, not {text}")
-    return width, height
+    return sides
+
+
+def _channel(text: str | None) -> tuple[float, float]:
+    """``120``, or ``250x90``: between columns and in them, in um."""
+    if text is None:
+        return FlowSettings.block_channel_um
+    apart = _pair(text if "x" in text else f"{text}x{text}")
+    if apart is None:
+        raise CommandError(f"--channel takes um, such as 120, or 250x90 between columns and in them, not {text!r}")
+    least, most = CHANNELS
+    if not least <= min(apart) <= max(apart) <= most:
+        raise CommandError(f"--channel: {least:g} to {most:g} um, not {text}")
+    return apart
+
+
+def _pair(text: str) -> tuple[float, float] | None:
+    """Two numbers with an ``x`` between."""
+    match = re.fullmatch(rf"({NUMBER})x({NUMBER})", text)
+    return (float(match.group(1)), float(match.group(2))) if match else None

@@ -69,14 +69,14 @@ def place(
     Those with pins on one side go to the edges, largest kinds first, each where it reaches least far into the core, or
     where that and the way to its corner are least; ``channel_um`` are left in front of the pins of those behind. All go
     to the left side where the core is too narrow for two. Those with pins all around stand in columns in the middle,
-    ``between_um`` (None: ``channel_um``) apart, and half of that from the core's lower and upper edge; then all keep a
-    channel from the core's edges, where the design's own pins are. Raises MacrosDoNotFit.
+    ``between_um`` (None: ``channel_um``) apart, and half their gap from the core's lower and upper edge; then all keep
+    a channel from the core's edges, where the design's own pins are. Raises MacrosDoNotFit.
     """
     ordered = sorted(parts, key=lambda part: (-part.box[0] * part.box[1], part.kind))
     if not all(part.faces for part in parts):
         core = (core[0] + channel_um, core[1] + channel_um, core[2] - channel_um, core[3] - channel_um)
     between_um = channel_um if between_um is None else between_um
-    edge = max(0.0, between_um / 2 - channel_um)
+    edge = max([0.0, *(part.gap_um / 2 - channel_um for part in ordered if not part.faces)])
     inner = (core[0], core[1] + edge, core[2], core[3] - edge)
     around, middle = _middle(inner, [part for part in ordered if not part.faces], between_um)
     ordered = [part for part in ordered if part.faces]

@@ -175,7 +175,7 @@ def plan(job: Job) -> Plan:
         right, top = left + whole(width, platform.SITE_UM), bottom + whole(height, platform.ROW_UM)
         core = (left, bottom, round(right, 3), round(top, 3))
         try:
-            places = columns.place(core, parts, channel(job), settings.block_channel_um)
+            places = columns.place(core, parts, channel(job), settings.block_channel_um[0])
             return Plan(round(core[2] + left, 3), round(core[3] + bottom, 3), core, cell_area, macro_area, places)
         except columns.MacrosDoNotFit as problem:
             if settings.die_um is not None:
@@ -196,7 +196,7 @@ def macros(job: Job) -> list[columns.Part]:
     for file in files[2:]:
         # What lies behind a block's pins, or a memory in front of them, is left by the side: room for their wires.
         beside = channel(job) if job.design.blocks else SRAM_GAP_UM
-        gap, grid = (beside, SRAM_GRID_UM) if file == srams else (job.settings.block_channel_um, BLOCK_GRID_UM)
+        gap, grid = (beside, SRAM_GRID_UM) if file == srams else (job.settings.block_channel_um[1], BLOCK_GRID_UM)
         signals = pins(file)
         for kind, box in sizes(file).items():
             if kind in cells:

@@ -62,7 +62,7 @@ def test_blocks_are_left_out_of_the_netlist(made):
 
 def test_plan_follows_utilisation(made):
     """The core holds cells, macros and blocks at the utilisation asked for, on whole sites and rows."""
-    work = job(made, utilisation=0.4, block_channel_um=5.0, wall_channel_um=5.0)
+    work = job(made, utilisation=0.4, block_channel_um=(5.0, 5.0), wall_channel_um=5.0)
     plan = layout.plan(work)
     cells, _ = layout.counted(work)
     areas = nangate45.cell_areas(nangate45.locate().liberty)
@@ -270,7 +270,8 @@ def test_paths_are_read_from_the_timers_json(tmp_path):
         (["--die", "big"], "--die takes width and height in um, such as 500x400, not 'big'"),
         (["--openroad", "nowhere"], "no OpenROAD program at nowhere"),
         (["--utilisation", "2"], "Invalid value for '--utilisation'"),
-        (["--channel", "1"], "Invalid value for '--channel'"),
+        (["--channel", "1"], "--channel: 5 to 1000 um, not 1"),
+        (["--channel", "9x"], "--channel takes um, such as 120, or 250x90 between columns and in them, not '9x'"),
     ],
 )
 def test_bad_options_are_one_line(arguments, message, capsys, monkeypatch, tmp_path):
@@ -313,11 +314,11 @@ def test_a_report_names_the_command_that_makes_it_again(made):
 
     _, design = made
     options = command.Options(
-        "micro-k3", unit="unit", to="abstract", utilisation=0.5, die="800x700", channel=120.0, routability=False
+        "micro-k3", unit="unit", to="abstract", utilisation=0.5, die="800x700", channel="250x90", routability=False
     )
     words = command.command_line(options, design, design)
     assert words == (
-        "nanok3 flow --config micro-k3 --unit unit --to abstract --utilisation 0.5 --die 800x700 --channel 120"
+        "nanok3 flow --config micro-k3 --unit unit --to abstract --utilisation 0.5 --die 800x700 --channel 250x90"
         " --no-routability"
     )
     (block,) = design.blocks

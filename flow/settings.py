@@ -19,7 +19,7 @@ class Corner:
 
 UTILISATION = (0.80, 0.65, 0.80)  # by level: cells; blocks, macros and cells; units and macros
 # Of tiles that cannot be routed at their level's: they are full of wide gates, and a row of the array has 2,156 pins.
-UTILISATION_OF = {"array_row": 0.65, "mla_latent_lanes": 0.68, "mla_rope_lanes": 0.68}
+UTILISATION_OF = {"array_row": 0.65, "mla_latent_lanes": 0.68, "mla_rope_lanes": 0.68, "vector_tile": 0.68}
 
 
 @dataclass(frozen=True)

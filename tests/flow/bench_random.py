@@ -1,4 +1,7 @@
-"""cocotb bench: every input random at every edge, after a reset. Parameter ``edges``: how many."""
+"""cocotb bench: every input random at every edge, after a reset and with another in the middle.
+
+Parameter ``edges``: how many.
+"""
 
 import random
 
@@ -15,7 +18,9 @@ async def random_inputs(dut):
     for signal in inputs:
         signal.value = 0
     await start(dut)
-    for _ in range(parameters()["edges"]):
+    edges = parameters()["edges"]
+    for edge in range(edges):
+        dut.rst.value = edge in (edges // 2, edges // 2 + 1)
         for signal in inputs:
             signal.value = random.getrandbits(len(signal))
         await RisingEdge(dut.clk)

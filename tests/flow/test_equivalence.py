@@ -75,7 +75,7 @@ AFTER = """module top (clk,
  assign z = y[2];
 endmodule
 """
-PORTS = ["y[0]", "y[1]", "y[2]", "z"]
+INS, OUTS = ["clk", "x[0]", "x[1]"], ["y[0]", "y[1]", "y[2]", "z"]
 END = "endmodule\n"
 BUFFERED = [
     (".D(\\h0/n )", ".D(b2)"),
@@ -104,7 +104,7 @@ def differences(changes, folder):
     for old, new in changes:
         assert old in text
         text = text.replace(old, new, 1)
-    return list(equivalence.differences(read(BEFORE, folder), read(text, folder), PORTS))
+    return list(equivalence.differences(read(BEFORE, folder), read(text, folder), INS, OUTS))
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,22 @@ def differences(changes, folder):
         [(END, " INV_X4 clkload0 (.A(clk));\n" + END)],
         [(".B2(low)", ".B2(low2)"), (END, " LOGIC0_X1 l2 (.Z(low2));\n" + END)],
         [("assign z = y[2]", "BUF_X8 out (.A(y[2]), .Z(z))")],
+        [("assign z = y[2]", "assign z = q1;\n assign q1 = y[2]")],
     ],
-    ids=["none", "buffered", "copied", "chain", "unbuffered", "size", "swap", "swap2", "load", "tie", "assign"],
+    ids=[
+        "none",
+        "buffered",
+        "copied",
+        "chain",
+        "unbuffered",
+        "size",
+        "swap",
+        "swap2",
+        "load",
+        "tie",
+        "assign",
+        "chain of assigns",
+    ],
 )
 def test_what_layout_does_is_no_difference(changes, tmp_path):
     assert differences(changes, tmp_path) == []
@@ -143,7 +157,11 @@ def test_what_layout_does_is_no_difference(changes, tmp_path):
             "output y[0] is driven by h1/strong",
         ),
         ([(END, " INV_X1 two (.A(clk), .ZN(\\h0/n ));\n" + END)], "net h0/n has two drivers"),
-        ([(END, " assign low = x[0];\n" + END)], "o is another function, or of other inputs"),
+        ([(END, " assign low = x[0];\n" + END)], "net low has two drivers"),
+        ([(END, " assign z = x[0];\n" + END)], "net z has two drivers"),
+        ([(END, " BUF_X1 back (.A(x[0]), .Z(x[0]));\n" + END)], "input x[0] is driven"),
+        ([("assign z = y[2]", "assign q1 = y[1];\n assign z = q1")], "output z is driven by h1/r"),
+        ([("assign z = y[2]", "assign z = q1")], "output z is driven by"),
         ([(".A(\\h1/n ),", "")], "output y[0] is driven by"),
         ([(".A(\\h1/n )", ".A(y[0])")], "output y[0] is driven by"),
         ([(".A2(clk),", "")], "h0/g is another function, or of other inputs"),
@@ -152,6 +170,7 @@ def test_what_layout_does_is_no_difference(changes, tmp_path):
     ],
     ids=[
         *("kind", "input", "groups", "tie", "clock", "gone", "output", "inverter", "two drivers", "assigned"),
+        *("assigned twice", "driven input", "chain", "chain to nothing"),
         *("buffer of nothing", "buffer ring", "open input", "copy's input", "copy's kind"),
     ],
 )
@@ -199,8 +218,38 @@ def test_a_design_over_blocks_is_compared_with_the_blocks_as_cells(tmp_path):
     before, blocks = modules(HIERARCHY), modules(TILE)
     buffered = HIERARCHY.replace(".A1(n[0])", ".A1(m)").replace("endmodule", " BUF_X1 b (.A(n[0]), .Z(m));\nendmodule")
     nets = {"a": Toggles(0.5, 1e6), "n[0]": Toggles(0.25, 2e6), "n[1]": Toggles(0.1, 3e6), "y": Toggles(0.1, 4e6)}
-    found = netlist_sim.same_as(before, modules(buffered), before | blocks, design, nets)
-    assert found == {**nets, "m": nets["n[0]"]}
+    same = netlist_sim.same_as(before, modules(buffered), before | blocks, design)
+    assert equivalence.carried_over(*same, nets) == {**nets, "m": nets["n[0]"]}
     wrong = HIERARCHY.replace(".A2(n[1])", ".A2(a)")
     with pytest.raises(StepFailed, match="^the netlist after layout differs .* in one place: g is another function"):
-        netlist_sim.same_as(before, modules(wrong), before | blocks, design, nets)
+        netlist_sim.same_as(before, modules(wrong), before | blocks, design)
+    for old, new in (
+        ("(a, y)", "(a)"),
+        ("  output y;\n", ""),
+        ("input a;", "output a;"),
+        ("input a;", "input [1:0] a;"),
+    ):
+        with pytest.raises(StepFailed, match="^the netlist after layout has other ports than synthesis's: [ay]$"):
+            netlist_sim.same_as(before, modules(HIERARCHY.replace(old, new)), before | blocks, design)
+
+
+def test_outputs_with_a_name_that_is_a_word_of_verilog_are_compared(tmp_path):
+    """Synthesis escapes it, layout does not."""
+
+    def modules(text):
+        (tmp_path / "n.v").write_text(text)
+        return netlist.read(tmp_path / "n.v")
+
+    written = "module top (a, {n});\n input [1:0] a;\n output [1:0] {n};\n BUF_X1 b (.A(a[{i}]), .Z({n}[0]));\n"
+    written += " BUF_X1 c (.A(a[1]), .Z({n}[1]));\nendmodule\n"
+    design = Design("made", None, "top", tmp_path, (), 0)
+    (tmp_path / MODELS).write_text("")
+    before = modules(written.format(n="\\context ", i=0))
+    netlist_sim.same_as(before, modules(written.format(n="context", i=0)), {}, design)
+    with pytest.raises(StepFailed, match=r"output context\[0\] is driven by"):
+        netlist_sim.same_as(before, modules(written.format(n="context", i=1)), {}, design)
+
+
+def test_two_cells_of_one_name_are_refused(tmp_path):
+    with pytest.raises(netlist.NetlistError, match="^two cells are called o$"):
+        read(AFTER.replace(" LOGIC0_X1 l (", " LOGIC0_X1 o ("), tmp_path)

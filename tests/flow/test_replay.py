@@ -3,6 +3,7 @@
 A wrong netlist is found, and the part of it that is wrong.
 """
 
+import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -19,7 +20,7 @@ from sim.verilator import build
 from tests.flow.designs import Unit
 
 NO_STA = synth.SynthConfig(keep=("pair",), sta_program="none")
-START = 100
+WINDOW = START, END = 100, 250
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +41,13 @@ def recorded(tmp_path_factory):
     return folder, part, open(f"{result['directory']}/{synth.NETLIST}").read()
 
 
-def replayed(part, record, work, start=None):
-    return replay.run(part, replay.compiled(part, work, start=start, optimise="-O0"), record, work)
+def read(text, folder):
+    (folder / "read.v").write_text(text)
+    return netlist.read(folder / "read.v")
+
+
+def replayed(part, record, work, window=None):
+    return replay.run(part, replay.compiled(part, work, window=window, optimise="-O0"), record, work)
 
 
 def test_every_instance_is_recorded_when_it_changes(recorded):
@@ -59,7 +65,7 @@ def test_the_netlist_does_what_was_recorded(recorded, tmp_path):
     """All outputs agree before every edge; every pin of the top module's cells gets activity, the clock's is right."""
     folder, part, text = recorded
     part.netlists[0].write_text(text)
-    found = replayed(part, folder / "unit", tmp_path, START)
+    found = replayed(part, folder / "unit", tmp_path, WINDOW)
     assert found.edges >= 300 and found.wrong_edges == 0 and found.first is None
     outputs = sum(port.width for port in part.ports if port.output)
     assert found.compared_bits == found.edges * outputs
@@ -87,7 +93,7 @@ def in_parts(recorded, text, tmp_path, monkeypatch):
     work = tmp_path / "work"
     work.mkdir()
     modules = netlist.read(part.netlists[0])
-    return modules, list(netlist_sim.replayed(design, modules, folder, START, work)), work
+    return modules, list(netlist_sim.replayed(design, modules, folder, WINDOW, work)), work
 
 
 def test_parts_alone_do_what_the_whole_does(recorded, tmp_path, monkeypatch):
@@ -98,7 +104,7 @@ def test_parts_alone_do_what_the_whole_does(recorded, tmp_path, monkeypatch):
     assert all(each.outcome.edges >= 300 and each.outcome.wrong_edges == 0 for each in replays)
     netlist_sim.refuse_wrong("unit", replays)
     assert [entry.name for entry in work.iterdir()] == ["log"], "programs and waveforms are taken away"
-    replayed(part, folder / "unit", tmp_path, START)
+    replayed(part, folder / "unit", tmp_path, WINDOW)
     whole = activity.read_saif(tmp_path / replay.ACTIVITY, replay.DUT, START * replay.CLOCK_PS)
     joined = {net: toggles for each in replays for net, toggles in each.nets.items()}
     pins = dict(activity.pins(modules, "unit"))
@@ -134,6 +140,61 @@ def test_a_wrong_input_of_a_neighbour_is_found(recorded, tmp_path):
         found = replayed(played, folder / "unit", tmp_path)
         assert (found.wrong_edges > 0) == wrong and found.edges >= 300
     assert "@@ inputs of replay.dut.pair_" in (tmp_path / replay.LOG).read_text()
+
+
+@pytest.mark.parametrize("clock", ["1'b0", "", "x[0]", "not_clk", "buffered"])
+def test_the_clock_of_a_neighbour_is_looked_at(clock, recorded, tmp_path):
+    """Tied, open, another net, inverted: its player would not notice by the inputs. A buffered one is a clock."""
+    folder, part, text = recorded
+    modules = netlist.read(folder / "rtl" / "unit.v")
+    before, pair, after = text.partition("  pair pair_3 (")
+    assert ".clk(clk)" in after.split(";")[0]
+    cells = "  INV_X1 made_0 (.A(clk), .ZN(not_clk));\n  CLKBUF_X1 made_1 (.A(clk), .Z(buffered));\n"
+    part.netlists[0].write_text(before + cells + pair + after.replace(".clk(clk)", f".clk({clock})", 1))
+    netlist.write(netlist.read(part.netlists[0]), ["unit"], part.netlists[0])
+    found = replayed(replace(part, played={"pair": replay.ports(modules["pair"].text)}), folder / "unit", tmp_path)
+    assert (found.wrong_edges > 0) == (clock != "buffered")
+
+
+@pytest.mark.parametrize("reset", ["1'b0", "nowhere"])
+def test_a_lost_reset_is_found(reset, recorded, tmp_path, monkeypatch):
+    """State is 0 at the beginning with or without it; the record has a second reset, with something to clear."""
+    before, pair, after = recorded[2].partition("module pair(")
+    inside, end, rest = after.partition("endmodule")
+    assert "(rst)" in inside
+    wrong = before + pair + inside.replace("(rst)", f"({reset})") + end + rest
+    _, replays, _ = in_parts(recorded, wrong, tmp_path, monkeypatch)
+    assert any(each.outcome.wrong_edges for each in replays)
+
+
+def test_a_port_may_be_called_like_a_word_of_verilog(recorded, tmp_path):
+    """Synthesis escapes it, layout writes it plainly, and it is the same port."""
+    folder, part, text = recorded
+    plain = re.sub(r"\bsel\b", "context", text)
+    escaped = re.sub(r"\bsel\b", r"\\context ", text)
+    found = [replay.ports(read(each, tmp_path)["unit"].text) for each in (plain, escaped)]
+    assert found[0] == found[1] and {"context"} < {port.name for port in found[0]}
+    for each in (plain, escaped):
+        part.netlists[0].write_text(each)
+        assert replayed(replace(part, ports=found[0]), folder / "unit", tmp_path).wrong_edges == 0
+
+
+def test_what_is_missing_is_one_line(recorded, tmp_path, monkeypatch):
+    """A record, a compiler, a record that ends before the activity begins."""
+    folder, part, text = recorded
+    part.netlists[0].write_text(text)
+    with pytest.raises(replay.ReplayFailed, match=r"^there is no record other.rec of unit$"):
+        replay.run(part, folder / "nothing", folder / "other", tmp_path)
+    with monkeypatch.context() as without:
+        without.setenv("PATH", str(tmp_path))
+        with pytest.raises(replay.ReplayFailed, match="^make is missing: Verilator compiles what it simulates"):
+            replay.compiled(part, tmp_path)
+    (folder / "unit.pair_2.rec").rename(tmp_path / "kept")
+    try:
+        with pytest.raises(replay.ReplayFailed, match=r"^there is no unit.pair_2.rec in .*: remove the folder"):
+            in_parts(recorded, text, tmp_path, monkeypatch)
+    finally:
+        (tmp_path / "kept").rename(folder / "unit.pair_2.rec")
 
 
 def test_a_wrong_netlist_is_found(recorded, tmp_path):

@@ -61,6 +61,15 @@ def test_nano_decodes_16_tokens_with_logits(tmp_path):
     check("nano-k3", ids(PROMPTS[0]), 16, tmp_path, logits=True)
 
 
+def test_a_chip_reset_at_work_begins_anew(tmp_path):
+    """A soft reset leaves the image and no trace of the run; a hard one leaves nothing (asserted by the bench)."""
+    loaded, chip, build = made("nano-k3")
+    image.save(tmp_path / rtl.IMAGE, rtl.image_words(chip, loaded))
+    given = {"image": str(tmp_path / rtl.IMAGE), "prompt": [5], "count": 1, "logits": False, "resets": True}
+    (run,) = build.simulate("sim.decode_bench", parameters={**given, "progress": str(tmp_path / "progress")}, seeds=[1])
+    assert run.reports["tokens"] == twin_run(loaded, [5], 1)[0] and run.reports["ended"] > run.reports["edges"][0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("text", PROMPTS)
 def test_nano_decodes_64_tokens(text, tmp_path):

@@ -3,6 +3,7 @@
 A wrong netlist is found, and the part of it that is wrong.
 """
 
+import json
 import re
 import shutil
 from collections import Counter
@@ -282,3 +283,28 @@ def test_activity_counts_from_where_the_recording_began(tmp_path):
     nets = activity.read_saif(tmp_path / "x.saif", ("replay", "dut"), 1000)
     assert set(nets) == {"a[1]", "cell/b", "c"}
     assert nets["a[1]"].duty == pytest.approx(0.5) and nets["a[1]"].density_hz == pytest.approx(4 / 2000e-12)
+
+
+def test_records_are_made_anew_when_what_they_are_made_of_changed(tmp_path, monkeypatch):
+    """Kept while image, recorder and bench are the same; not when these changed, or when a file of it is missing."""
+    made = []
+
+    def record(design, given, work):
+        made.append(given.sha256)
+        (work / "nanok3.rec").write_text("-0 0 0\n")
+        (work / netlist_sim.DECODE).write_text(json.dumps({"made_of": given.sha256}))
+
+    def given(content):
+        return netlist_sim._Given(None, None, [], "", {}, content)
+
+    monkeypatch.setattr(netlist_sim, "RECORDS", tmp_path)
+    monkeypatch.setattr(netlist_sim, "_record", record)
+    design = Design("made", None, "unit", tmp_path / "rtl")
+    for content in ("a", "a", "b", "b"):
+        monkeypatch.setattr(netlist_sim, "_given", lambda design, content=content: given(content))
+        folder = netlist_sim.recorded(design)
+    assert made == ["a", "b"]
+    for spoil in (lambda file: file.unlink(), lambda file: file.write_text('{"made_of"')):
+        spoil(folder / netlist_sim.DECODE)
+        netlist_sim.recorded(design)
+    assert made == ["a", "b", "b", "b"]

@@ -117,10 +117,7 @@ def _die(text: str | None) -> tuple[float, float] | None:
     sides = _pair(text)
     if sides is None:
         raise CommandError(f"--die takes width and height in um, such as 500x400, not {text!r}")
-    least, most = DIE_SIDES
-    if not least <= min(sides) <= max(sides) <= most:
-        raise CommandError(f"--die: sides are {least:g} to {most:g} um, not {text}")
-    return sides
+    return _within(sides, DIE_SIDES, "--die: sides are", text)
 
 
 def _channel(text: str | None) -> tuple[float, float]:
@@ -130,13 +127,18 @@ def _channel(text: str | None) -> tuple[float, float]:
     apart = _pair(text if "x" in text else f"{text}x{text}")
     if apart is None:
         raise CommandError(f"--channel takes um, such as 120, or 250x90 between columns and in them, not {text!r}")
-    least, most = CHANNELS
-    if not least <= min(apart) <= max(apart) <= most:
-        raise CommandError(f"--channel: {least:g} to {most:g} um, not {text}")
-    return apart
+    return _within(apart, CHANNELS, "--channel:", text)
 
 
 def _pair(text: str) -> tuple[float, float] | None:
     """Two numbers with an ``x`` between."""
     match = re.fullmatch(rf"({NUMBER})x({NUMBER})", text)
     return (float(match.group(1)), float(match.group(2))) if match else None
+
+
+def _within(pair: tuple[float, float], limits: tuple[float, float], what: str, text: str) -> tuple[float, float]:
+    """The pair, both of it within limits; ``what`` begins the line that refuses it."""
+    least, most = limits
+    if not least <= min(pair) <= max(pair) <= most:
+        raise CommandError(f"{what} {least:g} to {most:g} um, not {text}")
+    return pair

@@ -92,5 +92,10 @@ def write(modules: Mapping[str, NetlistModule], names: Collection[str], file: Pa
 
 def ports(modules: Mapping[str, NetlistModule], name: str) -> set[str]:
     """Names of a module's ports."""
-    head = modules[name].text.split(");", 1)[0].split("(", 1)[1]
+    return listed(modules[name].text)
+
+
+def listed(module: str) -> set[str]:
+    """Names in the head of a module's Verilog."""
+    head = module.split(");", 1)[0].split("(", 1)[1]
     return {port.strip().lstrip("\\") for port in head.split(",")}

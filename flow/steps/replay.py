@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flow import netlist
 from sim.verilator import FLAGS, MAKE_VARIABLES, BuildFailed, verilator_root
 
 BENCH = "replay.sv"
@@ -56,7 +57,7 @@ class Outcome:
 
 def ports(module: str) -> list[Port]:
     """Ports of a module from its Verilog text, in the order of their declarations; what its head lacks is none."""
-    listed = {name.strip().lstrip("\\") for name in module.partition("(")[2].partition(");")[0].split(",")}
+    listed = netlist.listed(module)
     found: dict[str, Port] = {}
     for direction, high, low, name in DECLARATION.findall(module):
         width = int(high) - int(low) + 1 if high else 1

@@ -21,7 +21,8 @@ from sim.verilator import build
 from tests.flow.designs import Unit
 
 NO_STA = synth.SynthConfig(keep=("pair",), sta_program="none")
-WINDOW = START, END = 100, 250
+START = 100
+WINDOW = START, 250
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_the_netlist_does_what_was_recorded(recorded, tmp_path):
     assert "pair" in modules and len(pairs) == modules["unit"].instances["pair"] > 1, "cells of modules below"
 
 
-def in_parts(recorded, text, tmp_path, monkeypatch):
+def in_parts(recorded, text, tmp_path, monkeypatch, window=WINDOW):
     """The replays of a netlist's parts, the pairs apart."""
     folder, part, _ = recorded
     part.netlists[0].write_text(text)
@@ -94,7 +95,7 @@ def in_parts(recorded, text, tmp_path, monkeypatch):
     work = tmp_path / "work"
     work.mkdir()
     modules = netlist.read(part.netlists[0])
-    return modules, list(netlist_sim.replayed(design, modules, folder, WINDOW, work)), work
+    return modules, list(netlist_sim.replayed(design, modules, folder, window, work)), work
 
 
 def test_parts_alone_do_what_the_whole_does(recorded, tmp_path, monkeypatch):
@@ -190,6 +191,9 @@ def test_what_is_missing_is_one_line(recorded, tmp_path, monkeypatch):
         without.setenv("PATH", str(tmp_path))
         with pytest.raises(replay.ReplayFailed, match="^make is missing: Verilator compiles what it simulates"):
             replay.compiled(part, tmp_path)
+    with pytest.raises(replay.ReplayFailed, match="^the record unit.rec ends before edge 5000$"):
+        in_parts(recorded, text, tmp_path, monkeypatch, window=(5000, 6000))
+    shutil.rmtree(tmp_path / "work")
     (folder / "unit.pair_2.rec").rename(tmp_path / "kept")
     try:
         with pytest.raises(replay.ReplayFailed, match=r"^there is no unit.pair_2.rec in .*: remove the folder"):
